@@ -1,0 +1,28 @@
+#include "kernels/cpu_op.h"
+
+#include "tensorflow/core/framework/device_base.h"
+
+namespace late_phase {
+
+absl::Status GetMember(tensorflow::OpKernelContext* ctx, const std::string& op, const char* stack,
+                       int64_t K, int32_t* member) {
+  const tensorflow::Tensor* tensor = nullptr;
+  if (absl::Status status = ctx->input("member", &tensor); !status.ok()) return status;
+  *member = tensor->scalar<int32_t>()();
+  if (*member >= 0 && *member < K) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(op, ": `member` must be in [0, ", K,
+                                                 "), the rows of `", stack,
+                                                 "`. Received: member=", *member));
+}
+
+Parallel IntraOpThreads(tensorflow::OpKernelContext* ctx) {
+  using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
+  auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;
+  return {pool->NumThreads(), [pool](int64_t tasks, const std::function<void(int64_t)>& task) {
+            pool->ParallelFor(tasks, Scheduling::Fixed(1), [&task](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) task(i);
+            });
+          }};
+}
+
+}  // namespace late_phase

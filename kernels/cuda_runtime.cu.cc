@@ -1,0 +1,26 @@
+#include "kernels/cuda_runtime.h"
+
+#include <cuda_runtime.h>
+
+namespace late_phase {
+namespace {
+
+// Never launched. Whether it can be loaded tells whether the library was built for the GPU at hand.
+__global__ void Probe() {}
+
+}  // namespace
+
+CudaReport AskCuda() {
+  CudaReport report = {CUDART_VERSION, 0, 0, false};
+  // Both calls leave their argument alone, or set it to zero, when there is no driver.
+  cudaDriverGetVersion(&report.driver);
+  if (cudaGetDeviceCount(&report.devices) != cudaSuccess) report.devices = 0;
+  if (report.devices > 0) {
+    cudaFuncAttributes attributes;
+    report.has_code = cudaFuncGetAttributes(&attributes, Probe) == cudaSuccess;
+  }
+  cudaGetLastError();  // the calls above may have failed by design: leave no error behind
+  return report;
+}
+
+}  // namespace late_phase

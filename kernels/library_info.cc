@@ -1,0 +1,40 @@
+// The only symbols the op library exports: what it is, for loaders and for people.
+#include <string>
+
+#include "kernels/cpu_target.h"
+#include "kernels/cuda_runtime.h"
+#include "kernels/version.h"
+
+extern "C" {
+
+// Python's loader finds this text in the file before it loads it: TensorFlow's C++ interface changes with every release, and a
+// library built for another one fails with an undefined symbol, or later and worse.
+extern const char late_phase_build_info[];  // without this a constant is not exported
+const char late_phase_build_info[] =
+    "late_phase-build-info version=" LATE_PHASE_VERSION " tensorflow=" LATE_PHASE_TENSORFLOW_VERSION " ";
+
+// One "key: value" line per fact about the library and the machine it runs on. The text lives as long as the process.
+const char* late_phase_describe() {
+  static const std::string* text = [] {
+    const late_phase::CudaReport cuda = late_phase::AskCuda();
+    auto version = [](int v) {
+      return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
+    };
+    std::string gpu = "none usable";
+    if (cuda.devices > 0) {
+      gpu = std::to_string(cuda.devices) +
+            (cuda.has_code ? ", supported" : ", not of an architecture this library was built for");
+    }
+    return new std::string(
+        "late_phase: " LATE_PHASE_VERSION "\n"
+        "TensorFlow: " LATE_PHASE_TENSORFLOW_VERSION "\n"
+        "compiler: " __VERSION__ "\n"
+        "CPU kernels: " + std::string(late_phase::CpuTargetName(late_phase::ChosenCpuTarget())) +
+        "\nCUDA toolkit: " + version(cuda.toolkit) +
+        "\nCUDA driver: " + (cuda.driver == 0 ? "none" : version(cuda.driver)) +
+        "\nGPUs: " + gpu + "\n");
+  }();
+  return text->c_str();
+}
+
+}  // extern "C"

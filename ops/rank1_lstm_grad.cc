@@ -1,0 +1,93 @@
+// C++ gradient functions of the rank-1 LSTM family: each only calls its Grad op. The Python ones: python/late_phase/gradients.py.
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "ops/add_op.h"
+#include "tensorflow/cc/framework/grad_op_registry.h"
+#include "tensorflow/cc/framework/gradients.h"
+#include "tensorflow/cc/ops/array_ops.h"
+#include "tensorflow/core/framework/node_def_util.h"
+
+namespace late_phase {
+namespace {
+
+using tensorflow::Input;
+using tensorflow::Operation;
+using tensorflow::Output;
+using tensorflow::Scope;
+
+// Calls `grad_op` on the forward inputs (`bias` left out, of which the gradient does not depend), the forward outputs h, gates,
+// cells, and the gradients of h, final_h, final_c.
+absl::Status CallGradOp(const Scope& scope, const Operation& op, const std::string& grad_op,
+                        const std::string& name, int skipped_input,
+                        const std::vector<Output>& grad_inputs, Operation* result) {
+  bool is_training = true;
+  if (absl::Status status =
+          tensorflow::GetNodeAttr(op.node()->attrs(), "is_training", &is_training);
+      !status.ok()) {
+    return status;
+  }
+  if (!is_training) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(op.node()->type_string(), ": `is_training` must be true for a gradient, ",
+                     "because nothing is saved otherwise. Received: is_training=false in node ",
+                     op.node()->name()));
+  }
+  std::vector<Input> inputs;
+  for (int i = 0; i < op.num_inputs(); ++i) {
+    if (i != skipped_input) inputs.push_back(op.input(i));
+  }
+  for (int saved : {0, 3, 4}) inputs.push_back(op.output(saved));
+  for (int i : {0, 1, 2}) {
+    // An output that the loss does not use has no gradient.
+    const bool used = grad_inputs[i].node() != nullptr;
+    inputs.push_back(used ? Input(grad_inputs[i])
+                          : Input(tensorflow::ops::ZerosLike(scope, op.output(i))));
+  }
+  *result = AddOp(scope, grad_op, name, inputs);
+  return scope.status();
+}
+
+absl::Status Rank1LstmGrad(const Scope& scope, const Operation& op,
+                           const std::vector<Output>& grad_inputs,
+                           std::vector<Output>* grad_outputs) {
+  Operation grad;
+  if (absl::Status status = CallGradOp(scope, op, "LatePhase>Rank1LstmGrad", "Rank1LstmGrad",
+                                       /*skipped_input=*/5, grad_inputs, &grad);
+      !status.ok()) {
+    return status;
+  }
+  for (int i = 0; i < 8; ++i) grad_outputs->push_back(grad.output(i));
+  grad_outputs->push_back(tensorflow::NoGradient());  // member
+  return scope.status();
+}
+REGISTER_GRADIENT_OP("LatePhase>Rank1Lstm", Rank1LstmGrad);
+
+absl::Status Rank1LstmTokensGrad(const Scope& scope, const Operation& op,
+                                 const std::vector<Output>& grad_inputs,
+                                 std::vector<Output>* grad_outputs) {
+  Operation grad;
+  if (absl::Status status =
+          CallGradOp(scope, op, "LatePhase>Rank1LstmTokensGrad", "Rank1LstmTokensGrad",
+                     /*skipped_input=*/-1, grad_inputs, &grad);
+      !status.ok()) {
+    return status;
+  }
+  grad_outputs->push_back(tensorflow::NoGradient());  // tokens
+  for (int i = 0; i < 6; ++i) grad_outputs->push_back(grad.output(i));
+  grad_outputs->push_back(tensorflow::NoGradient());  // member
+  return scope.status();
+}
+REGISTER_GRADIENT_OP("LatePhase>Rank1LstmTokens", Rank1LstmTokensGrad);
+
+absl::Status NoSecondOrder(const Scope&, const Operation& op, const std::vector<Output>&,
+                           std::vector<Output>*) {
+  return absl::UnimplementedError(
+      absl::StrCat(op.node()->type_string(),
+                   ": second-order gradients are not available. Received: a gradient of node ",
+                   op.node()->name()));
+}
+REGISTER_GRADIENT_OP("LatePhase>Rank1LstmGrad", NoSecondOrder);
+REGISTER_GRADIENT_OP("LatePhase>Rank1LstmTokensGrad", NoSecondOrder);
+
+}  // namespace
+}  // namespace late_phase

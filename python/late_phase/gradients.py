@@ -1,0 +1,49 @@
+"""Gradients of the ops for Python graphs and tapes. Each only calls its Grad op: no arithmetic lives here.
+
+The C++ ones are in ops/*_grad.cc.
+"""
+
+import tensorflow as tf
+
+import late_phase
+
+
+def _require_training(op):
+    if not op.get_attr("is_training"):
+        raise ValueError(
+            f"{op.type}: `is_training` must be True for a gradient, because nothing is saved otherwise. "
+            "Received: is_training=False"
+        )
+
+
+@tf.RegisterGradient("LatePhase>Rank1Lstm")
+def _rank1_lstm_grad(op, dh, dfinal_h, dfinal_c, dgates, dcells):
+    del dgates, dcells  # for this function only; nothing else may use them
+    _require_training(op)
+    x, initial_h, initial_c, kernel, recurrent_kernel, bias, u, v, member = op.inputs
+    del bias
+    h, _, _, gates, cells = op.outputs
+    grad = late_phase.raw_ops.late_phase_rank1_lstm_grad(
+        x=x, initial_h=initial_h, initial_c=initial_c, kernel=kernel, recurrent_kernel=recurrent_kernel, u=u, v=v,
+        member=member, h=h, gates=gates, cells=cells, dh=dh, dfinal_h=dfinal_h, dfinal_c=dfinal_c,
+    )
+    return [*grad, None]
+
+
+@tf.RegisterGradient("LatePhase>Rank1LstmTokens")
+def _rank1_lstm_tokens_grad(op, dh, dfinal_h, dfinal_c, dgates, dcells):
+    del dgates, dcells
+    _require_training(op)
+    tokens, table, initial_h, initial_c, recurrent_kernel, u, v, member = op.inputs
+    h, _, _, gates, cells = op.outputs
+    grad = late_phase.raw_ops.late_phase_rank1_lstm_tokens_grad(
+        tokens=tokens, table=table, initial_h=initial_h, initial_c=initial_c, recurrent_kernel=recurrent_kernel, u=u, v=v,
+        member=member, h=h, gates=gates, cells=cells, dh=dh, dfinal_h=dfinal_h, dfinal_c=dfinal_c,
+    )
+    return [None, *grad, None]
+
+
+@tf.RegisterGradient("LatePhase>Rank1LstmGrad")
+@tf.RegisterGradient("LatePhase>Rank1LstmTokensGrad")
+def _no_second_order(op, *unused_grads):
+    raise NotImplementedError(f"{op.type}: second-order gradients are not available.")

@@ -1,0 +1,74 @@
+"""Finds `_late_phase_ops.so`, checks that it fits the TensorFlow at hand, and loads it once."""
+
+import ctypes
+import functools
+import mmap
+import os
+import re
+
+import tensorflow as tf
+
+_FILE = "_late_phase_ops.so"
+_MARKER = b"late_phase-build-info "
+
+
+def library_path():
+    """Path of the op library: the environment variable LATE_PHASE_OPS, else the file beside this package's own.
+
+    Raises:
+      ImportError: no file is there.
+    """
+    named = os.environ.get("LATE_PHASE_OPS")
+    path = named or os.path.join(os.path.dirname(os.path.abspath(__file__)), _FILE)
+    if os.path.isfile(path):
+        return path
+    if named:
+        raise ImportError(f"`LATE_PHASE_OPS` must name the op library {_FILE}. Received: LATE_PHASE_OPS={named}, no such file")
+    raise ImportError(
+        f"late_phase: the op library is missing: {path}. In a source tree start Python with `tools/latephase python`, which "
+        "builds it; or build it with `bazel build //:_late_phase_ops.so` and name it in the environment variable LATE_PHASE_OPS."
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def build_info(path=None):
+    """What the library was built as, read from the file without loading it: a dict with `version` and `tensorflow`."""
+    path = path or library_path()
+    with open(path, "rb") as file:
+        try:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                start = content.find(_MARKER)
+                text = content[start : start + 200].split(b"\0")[0].decode() if start >= 0 else ""
+        except ValueError:  # an empty file cannot be mapped
+            text = ""
+    info = dict(re.findall(r"(\w+)=(\S+)", text))
+    if not {"version", "tensorflow"} <= info.keys():
+        raise ImportError(f"late_phase: not a late_phase op library, or a damaged one: {path}")
+    return info
+
+
+@functools.lru_cache(maxsize=None)
+def load():
+    """Loads the op library and returns the module of its raw ops.
+
+    Raises:
+      ImportError: there is no library, or it was built for another TensorFlow.
+    """
+    path = library_path()
+    built_for, found = build_info()["tensorflow"], tf.__version__
+    if built_for != found:
+        raise ImportError(
+            f"late_phase {build_info()['version']} was built for TensorFlow {built_for}, but this is TensorFlow {found}. "
+            "TensorFlow's C++ interface changes with every release. Either install the one it was built for "
+            f"(pip install tensorflow=={built_for}), or rebuild late_phase for {found} (set the version in "
+            "tools/requirements.txt and run tools/setup)."
+        )
+    return tf.load_op_library(path)
+
+
+def describe():
+    """Facts about the loaded library and the machine, one "key: value" line each."""
+    load()
+    function = ctypes.CDLL(library_path()).late_phase_describe
+    function.restype = ctypes.c_char_p
+    return function().decode().rstrip("\n")

@@ -1,0 +1,116 @@
+"""Documented functions around the raw ops."""
+
+import collections
+
+import tensorflow as tf
+
+import late_phase
+
+LstmResult = collections.namedtuple("LstmResult", ["h", "final_h", "final_c"])
+LstmResult.__doc__ = "What an LSTM returns: `h` [time, batch, units], `final_h` and `final_c` [batch, units]."
+
+
+def _state(given, like, u):
+    """An initial state: the given one, or zeros for the batch of `like` [time, batch, ...] and the units of `u` [K, units]."""
+    if given is not None:
+        return given
+    # A tensor of too small a rank has no such size; the op will say what is wrong with it.
+    batch, units = (0 if t.shape.rank is not None and t.shape.rank < 2 else tf.shape(t)[1] for t in (like, u))
+    return tf.zeros([batch, units], u.dtype)
+
+
+def rank1_lstm(
+    x, kernel, recurrent_kernel, bias, u, v, member=0, initial_h=None, initial_c=None, is_training=True, name=None
+):
+    """An LSTM layer over a sequence whose recurrent matrix is scaled by one member's rank-1 factors.
+
+    The pre-activation is `z[t] = x[t] @ kernel + bias + ((h[t-1] * u[member]) @ recurrent_kernel) * v[member]`; gates are in
+    Keras's order i, f, g, o, so `keras.layers.LSTM` weights fit as they are. With `u` and `v` all ones this is the plain LSTM.
+
+    Example:
+
+    >>> import tensorflow as tf, late_phase
+    >>> time, batch, inputs, units, members = 5, 2, 3, 4, 10
+    >>> result = late_phase.ops.rank1_lstm(
+    ...     x=tf.ones([time, batch, inputs]), kernel=tf.ones([inputs, 4 * units]),
+    ...     recurrent_kernel=tf.ones([units, 4 * units]), bias=tf.zeros([4 * units]),
+    ...     u=tf.ones([members, units]), v=tf.ones([members, 4 * units]), member=7)
+    >>> print(result.h.shape, result.final_c.shape)
+    (5, 2, 4) (2, 4)
+
+    Args:
+      x: [time, batch, input], of type half, bfloat16, float32 or float64, as all tensors below.
+      kernel: [input, 4 * units].
+      recurrent_kernel: [units, 4 * units].
+      bias: [4 * units].
+      u: [K, units], one row per member.
+      v: [K, 4 * units], one row per member.
+      member: int32 scalar in [0, K): whose rows are used. May be a tensor or a variable, so one graph serves all members.
+      initial_h: [batch, units], or None for zeros.
+      initial_c: [batch, units], or None for zeros.
+      is_training: False saves nothing for the gradient and is faster; asking for a gradient is then an error.
+      name: a name for the operation.
+
+    Returns:
+      An `LstmResult` of `h` [time, batch, units], `final_h` and `final_c` [batch, units]. The gradients of `u` and `v` are
+      zero outside row `member`.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a shape, type or `member` does not fit; the message says which.
+    """
+    x = tf.convert_to_tensor(x)
+    u = tf.convert_to_tensor(u, x.dtype)
+    out = late_phase.raw_ops.late_phase_rank1_lstm(
+        x=x, initial_h=_state(initial_h, x, u), initial_c=_state(initial_c, x, u),
+        kernel=kernel, recurrent_kernel=recurrent_kernel, bias=bias, u=u, v=v, member=member, is_training=is_training,
+        name=name,
+    )
+    return LstmResult(out.h, out.final_h, out.final_c)
+
+
+def rank1_lstm_tokens(
+    tokens, table, recurrent_kernel, u, v, member=0, initial_h=None, initial_c=None, is_training=True, name=None
+):
+    """`rank1_lstm` for symbols: row `tokens[t, n]` of `table` takes the place of `x @ kernel + bias`.
+
+    An embedding followed by the input product is one small product for the whole vocabulary, `table = embedding @ kernel + bias`,
+    instead of one per position; its gradient flows through `table` as usual.
+
+    Example:
+
+    >>> import tensorflow as tf, late_phase
+    >>> vocab, units, members = 205, 4, 10
+    >>> embedding, kernel, bias = tf.ones([vocab, 3]), tf.ones([3, 4 * units]), tf.zeros([4 * units])
+    >>> result = late_phase.ops.rank1_lstm_tokens(
+    ...     tokens=[[17, 3], [5, 204]], table=embedding @ kernel + bias, recurrent_kernel=tf.ones([units, 4 * units]),
+    ...     u=tf.ones([members, units]), v=tf.ones([members, 4 * units]))
+    >>> print(result.h.shape)
+    (2, 2, 4)
+
+    Args:
+      tokens: int32 [time, batch], every value in [0, vocab).
+      table: [vocab, 4 * units].
+      recurrent_kernel: [units, 4 * units].
+      u: [K, units], one row per member.
+      v: [K, 4 * units], one row per member.
+      member: int32 scalar in [0, K).
+      initial_h: [batch, units], or None for zeros.
+      initial_c: [batch, units], or None for zeros.
+      is_training: False saves nothing for the gradient and is faster; asking for a gradient is then an error.
+      name: a name for the operation.
+
+    Returns:
+      An `LstmResult`, as `rank1_lstm` does.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a shape, type, token or `member` does not fit; the message says which.
+    """
+    tokens = tf.convert_to_tensor(tokens, tf.int32)
+    table = tf.convert_to_tensor(table)
+    u = tf.convert_to_tensor(u, table.dtype)
+    out = late_phase.raw_ops.late_phase_rank1_lstm_tokens(
+        tokens=tokens, table=table, initial_h=_state(initial_h, tokens, u),
+        initial_c=_state(initial_c, tokens, u), recurrent_kernel=recurrent_kernel, u=u, v=v, member=member,
+        is_training=is_training, name=name,
+    )
+    return LstmResult(out.h, out.final_h, out.final_c)

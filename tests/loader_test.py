@@ -1,0 +1,67 @@
+"""Importing the package: which library is taken, and what is said when it does not fit."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import late_phase
+from late_phase import loader
+
+
+def test_build_info_and_description_agree():
+    import tensorflow as tf
+
+    info = loader.build_info()
+    assert info["tensorflow"] == tf.__version__
+    assert late_phase.__version__ == info["version"]
+    described = dict(line.split(": ", 1) for line in late_phase.describe().splitlines())
+    assert described["late_phase"] == info["version"]
+    assert described["TensorFlow"] == info["tensorflow"]
+    assert described["CPU kernels"] in ("baseline", "avx2", "avx512")
+
+
+def test_documented_examples():
+    import doctest
+
+    failed, tried = doctest.testmod(late_phase.ops)
+    assert tried > 0 and failed == 0
+
+
+def test_library_of_another_tensorflow_names_the_fix(tmp_path):
+    """In a fresh process, as a user meets it."""
+    other = tmp_path / "_late_phase_ops.so"
+    built_for = loader.build_info()["tensorflow"].encode()
+    content = open(loader.library_path(), "rb").read()
+    marker = b"tensorflow=" + built_for
+    assert content.count(marker) == 1
+    other.write_bytes(content.replace(marker, b"tensorflow=2.99.0"[: len(marker)]))
+    run = subprocess.run(
+        [sys.executable, "-c", "import late_phase"], capture_output=True, text=True,
+        env={**os.environ, "LATE_PHASE_OPS": str(other), "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert run.returncode != 0
+    assert "was built for TensorFlow 2.99.0" in run.stderr and "pip install tensorflow==2.99.0" in run.stderr
+    assert "undefined symbol" not in run.stderr
+
+
+def test_missing_library_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("LATE_PHASE_OPS", str(tmp_path / "nowhere.so"))
+    with pytest.raises(ImportError, match=r"`LATE_PHASE_OPS` must name the op library.*nowhere.so"):
+        loader.library_path()
+    monkeypatch.delenv("LATE_PHASE_OPS")
+    monkeypatch.setattr(loader, "__file__", str(tmp_path / "loader.py"))
+    with pytest.raises(ImportError, match="tools/latephase python"):
+        loader.library_path()
+    beside = tmp_path / "_late_phase_ops.so"
+    beside.write_bytes(b"")
+    assert loader.library_path() == str(beside)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library"])
+def test_damaged_library_is_named(tmp_path, content):
+    damaged = tmp_path / "_late_phase_ops.so"
+    damaged.write_bytes(content)
+    with pytest.raises(ImportError, match=f"not a late_phase op library, or a damaged one: {damaged}"):
+        loader.build_info(str(damaged))

@@ -1,0 +1,153 @@
+"""The project's build macros: a new op family is one stanza in kernels/BUILD and one in ops/BUILD.
+
+C++ comes in two kinds. A core is free of TensorFlow, compiles in seconds and is tested alone; what
+touches TensorFlow is compiled with the wheel's flags and headers. Only //:_late_phase_ops.so links
+the libraries of the wheel together with kernels and registrations, so that every program, C++ or
+Python, has exactly one copy of them.
+"""
+
+load("@tensorflow//:flags.bzl", "TF_COPTS")
+load("//tools/bazel:cuda.bzl", "cuda_library")
+
+_WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+
+_CORE_COPTS = _WARNINGS + select({
+    "//tools/bazel:optimized": ["-O3"],
+    "//conditions:default": [],
+})
+
+# TensorFlow's headers leave parameters of inline functions unused and mix signedness in templates
+# that are instantiated in our files.
+_TF_COPTS = TF_COPTS + _WARNINGS + ["-Wno-sign-compare", "-Wno-unused-parameter"]
+
+def core_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
+    """C++ without TensorFlow."""
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = _CORE_COPTS + copts,
+        linkstatic = True,
+        deps = deps,
+        **kwargs
+    )
+
+def tf_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
+    """C++ with TensorFlow's headers. The binary that uses it links TensorFlow."""
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = _TF_COPTS + copts,
+        linkstatic = True,
+        deps = deps + ["@tensorflow//:headers"],
+        **kwargs
+    )
+
+def tf_binary(name, srcs, deps = [], copts = [], **kwargs):
+    """A program with TensorFlow's headers; depends on //:late_phase for the ops and TensorFlow."""
+    native.cc_binary(
+        name = name,
+        srcs = srcs,
+        copts = _TF_COPTS + copts,
+        deps = deps,
+        **kwargs
+    )
+
+def op_kernels(name, deps = [], gpu_deps = [":cuda_runtime"]):
+    """How an op family is computed.
+
+    NAME: the core, from NAME.h and NAME_cpu.cc. NAME_gpu: its CUDA twin, from NAME_gpu.cu.cc if
+    there is one. NAME_shapes: the shapes of inputs and outputs, from NAME_shapes.h. NAME_op: the
+    OpKernels on top, from NAME_op.cc.
+    """
+    core_library(
+        name = name,
+        srcs = [name + "_cpu.cc"],
+        hdrs = [name + ".h"],
+        deps = deps,
+    )
+    core_library(
+        name = name + "_shapes",
+        hdrs = [name + "_shapes.h"],
+        deps = [":shape_rules"],
+    )
+    gpu_sources = native.glob([name + "_gpu.cu.cc"], allow_empty = True)
+    if gpu_sources:
+        cuda_library(
+            name = name + "_gpu",
+            srcs = gpu_sources,
+            deps = [name] + gpu_deps,
+        )
+    tf_library(
+        name = name + "_op",
+        srcs = [name + "_op.cc"],
+        deps = [name, name + "_shapes", ":cpu_op"] + ([name + "_gpu"] if gpu_sources else []),
+        alwayslink = True,
+    )
+
+def graph_ops(name):
+    """What a graph sees of an op family.
+
+    NAME: the C++ graph wrapper, from NAME.h and NAME.cc. NAME_ops: signatures and shape functions,
+    from NAME_ops.cc. NAME_grad: the C++ gradient functions, from NAME_grad.cc.
+    """
+    tf_library(
+        name = name,
+        srcs = [name + ".cc"],
+        hdrs = [name + ".h"],
+        deps = [":add_op"],
+    )
+    tf_library(
+        name = name + "_ops",
+        srcs = [name + "_ops.cc"],
+        deps = [":shape_inference", "//kernels:%s_shapes" % name],
+        alwayslink = True,
+    )
+    tf_library(
+        name = name + "_grad",
+        srcs = [name + "_grad.cc"],
+        deps = [":add_op"],
+        alwayslink = True,
+    )
+
+def core_test(name, srcs, deps = [], copts = [], tags = [], **kwargs):
+    """A GoogleTest without TensorFlow; tools/test runs it under the sanitizers too."""
+    native.cc_test(
+        name = name,
+        srcs = srcs,
+        copts = _CORE_COPTS + copts,
+        linkstatic = True,
+        tags = tags + ["core"],
+        deps = deps + ["@system//:gtest_main"],
+        **kwargs
+    )
+
+def graph_test(name, srcs, deps = [], copts = [], **kwargs):
+    """A GoogleTest on graphs: links the op library as a user's program does."""
+    native.cc_test(
+        name = name,
+        srcs = srcs,
+        copts = _TF_COPTS + copts,
+        linkstatic = True,
+        deps = deps + ["//:late_phase", "@system//:gtest_main"],
+        **kwargs
+    )
+
+def python_test(name, srcs, data = [], deps = [], env = {}, with_late_phase = True, **kwargs):
+    """A pytest file or several; `import late_phase` works unless `with_late_phase` is False."""
+    package = ["//python/late_phase"] if with_late_phase else []
+    library = "//:_late_phase_ops.so"
+    native.py_test(
+        name = name,
+        srcs = srcs + ["//tools/bazel:pytest_main.py"],
+        main = "//tools/bazel:pytest_main.py",
+        args = ["$(rootpath %s)" % src for src in srcs],
+        data = data + ([library] if with_late_phase else []),
+        # Relative to the runfiles folder, in which tests start; pytest_main.py makes it absolute.
+        env = dict(env, **({"LATE_PHASE_OPS": "$(rootpath %s)" % library} if with_late_phase else {})),
+        python_version = "PY3",
+        srcs_version = "PY3",
+        deps = deps + package,
+        **kwargs
+    )

@@ -1,0 +1,53 @@
+"""@system: C++ libraries from Debian packages.
+
+Their headers are in the compiler's own search path, so a target here is a check that the package
+is installed and the flags to link with.
+"""
+
+# Target -> the Debian package, a header of it, and the link flags. Archives rather than shared
+# libraries where Debian has them, so that what is built runs without these packages.
+_LIBRARIES = {
+    "benchmark": struct(
+        package = "libbenchmark-dev",
+        header = "benchmark/benchmark.h",
+        linkopts = ["-lbenchmark", "-lpthread"],
+    ),
+    "cli11": struct(package = "libcli11-dev", header = "CLI/CLI.hpp", linkopts = []),
+    "gtest": struct(
+        package = "libgtest-dev",
+        header = "gtest/gtest.h",
+        linkopts = ["-l:libgtest.a", "-lpthread"],
+    ),
+    "gtest_main": struct(
+        package = "libgtest-dev",
+        header = "gtest/gtest.h",
+        linkopts = ["-l:libgtest_main.a", "-l:libgtest.a", "-lpthread"],
+    ),
+    # Headers only: code paths are chosen at run time by the project itself (kernels/cpu_targets.h).
+    "highway": struct(package = "libhwy-dev", header = "hwy/highway.h", linkopts = []),
+    "json": struct(package = "nlohmann-json3-dev", header = "nlohmann/json.hpp", linkopts = []),
+    "xsmm": struct(
+        package = "libxsmm-dev",
+        header = "libxsmm.h",
+        # noblas answers the calls to a BLAS that libxsmm makes for sizes it has no kernel for.
+        linkopts = ["-l:libxsmm.a", "-l:libxsmmnoblas.a", "-lpthread", "-ldl", "-lrt", "-lm"],
+    ),
+}
+
+def _system_repository(ctx):
+    missing = {
+        library.package: None
+        for library in _LIBRARIES.values()
+        if not ctx.path("/usr/include/" + library.header).exists
+    }
+    if missing:
+        fail("Missing Debian packages: run tools/setup, or: apt-get install " + " ".join(missing.keys()))
+    ctx.file("BUILD", "\n".join(
+        ["# Written by system_repository.bzl.", "package(default_visibility = [\"//visibility:public\"])"] +
+        [
+            "cc_library(name = %r, linkopts = %r)" % (name, library.linkopts)
+            for name, library in _LIBRARIES.items()
+        ],
+    ) + "\n")
+
+system_repository = repository_rule(implementation = _system_repository)

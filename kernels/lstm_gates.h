@@ -19,8 +19,10 @@ template <typename T>
 struct LstmGatesForwardArgs {
   int64_t rows;     // of every array below; all arrays are dense
   int64_t H;
-  T* z;             // [rows, 4·H] pre-activations
+  T* z;             // [rows, 4·H] pre-activations, but for what `input` adds
   bool keep_gates;  // overwrite z by the gates; otherwise z is left as it is
+  const T* input;   // [·, 4·H]: row tokens[n] is added to row n of z, or row 0, the bias, if tokens is null
+  const int32_t* tokens;  // [rows] or null
   const T* c_prev;  // [rows, H]
   T* c;             // [rows, H] out; may be c_prev itself
   T* h;             // [rows, H] out

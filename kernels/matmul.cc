@@ -59,7 +59,7 @@ void PackPanel(const T* b, int64_t ldb, int64_t K, int64_t N, int64_t panel, T* 
   const int64_t columns = PanelColumns(N, panel);
   const T* from = b + panel * kPanelWidth;
   for (int64_t k = 0; k < K; ++k) {
-    std::copy_n(from + k * ldb, columns, packed_panel + k * columns);
+    CopyPanelRow(from + k * ldb, columns, packed_panel + k * columns);
   }
 }
 

@@ -14,7 +14,7 @@ namespace late_phase {
 
 // Panels: B [K, N] cut into blocks of kPanelWidth columns (the last one narrower), each block stored row by row without gaps,
 // one block after the other. K·N elements in all.
-constexpr int64_t kPanelWidth = 64;
+constexpr int64_t kPanelWidth = 32;
 
 inline int64_t PanelCount(int64_t N) { return (N + kPanelWidth - 1) / kPanelWidth; }
 inline int64_t PanelColumns(int64_t N, int64_t panel) {
@@ -22,6 +22,16 @@ inline int64_t PanelColumns(int64_t N, int64_t panel) {
 }
 // Where the panel starts inside the packed matrix.
 inline int64_t PanelOffset(int64_t K, int64_t panel) { return K * panel * kPanelWidth; }
+
+// Copies one row of a panel. Nearly all are of full width, and a copy of constant size is a few instructions, not a call.
+template <typename T>
+inline void CopyPanelRow(const T* from, int64_t columns, T* to) {
+  if (columns == kPanelWidth) {
+    std::copy_n(from, kPanelWidth, to);
+  } else {
+    std::copy_n(from, columns, to);
+  }
+}
 
 // Packs one panel of B, given as b [K, N] with rows `ldb` elements apart.
 template <typename T>

@@ -2,7 +2,7 @@
 //   1. pack R∘uvᵀ (and W) into panels: one task per panel;
 //   2. the time loop: one task per slice of the batch, which goes through all steps alone, so no step waits for another thread;
 //   3. backward only, the weight gradients: one task per block of the 4·H columns, over all T·N rows.
-// Only the slices of 2. follow the thread count, and rows are independent of each other, so another count changes rounding alone.
+// The cuts of 2. and 3. follow the thread count; the order of a few sums follows the cuts, so another count changes rounding alone.
 #include <algorithm>
 
 #include "kernels/lstm_gates.h"
@@ -14,10 +14,11 @@ namespace {
 
 // Fewer rows than this per thread, and reading the packed weights costs more than a further thread brings.
 constexpr int64_t kMinSliceRows = 8;
-// Weight gradients: rows of h and of dz that one product takes in. With 500 units the operands (h 250 kB, dz 128 kB) and the
-// accumulators (500 kB) stay in a second-level cache.
+// Weight gradients: rows of h and of dz that one product takes in, and the widest block of columns. With 500 units and floats
+// the operands (h and dz, 250 kB each) and the accumulators (1 MB) share a second-level cache; measured, twice the width of a
+// block saves more reads of h than it loses to the third level.
 constexpr int64_t kChunkRows = 128;
-constexpr int64_t kBlockPanels = 4;
+constexpr int64_t kMaxBlockPanels = 16;
 
 int64_t SliceCount(const Rank1LstmShape& s, const Parallel& parallel) {
   return std::clamp<int64_t>(s.N / kMinSliceRows, 1, std::max(1, parallel.threads));
@@ -62,20 +63,11 @@ class Forward {
     }
   }
 
-  // z [rows, 4·H] = x_t W + b for the rows that start at `row` of [T·N].
-  void InputPart(int64_t row, int64_t rows, const Matmul<Scalar>& product, Scalar* z) {
-    for (int64_t n = 0; n < rows; ++n) {
-      const Scalar* from = Dense() ? args_.input.bias
-                                   : args_.input.table + int64_t{args_.input.tokens[row + n]} * Z_;
-      std::copy_n(from, Z_, z + n * Z_);
-    }
-    if (Dense()) product.Run(args_.input.x + row * shape_.C, packed_kernel_, z);
-  }
-
   void Steps(const Slice& slice) {
     const int64_t T = shape_.T, N = shape_.N, C = shape_.C, H = shape_.H, rows = slice.size();
     const Matmul<Scalar> input({rows, C, Z_, C, Z_, /*transpose_a=*/false, /*add=*/true});
-    const Matmul<Scalar> recurrent({rows, H, Z_, H, Z_, /*transpose_a=*/false, /*add=*/true});
+    const Matmul<Scalar> recurrent({rows, H, Z_, H, Z_, /*transpose_a=*/false, /*add=*/false});
+    const Rank1LstmInput<Scalar>& in = args_.input;
     const Scalar* h_prev = args_.initial_h + slice.begin * H;
     const Scalar* c_prev = args_.initial_c + slice.begin * H;
     Scalar* final_c = args_.final_c + slice.begin * H;
@@ -84,9 +76,10 @@ class Forward {
       Scalar* z = Training() ? args_.gates + row * Z_ : z_ + slice.begin * Z_;
       Scalar* c = Training() ? args_.cells + row * H : final_c;
       Scalar* h = args_.h + row * H;
-      InputPart(row, rows, input, z);
       recurrent.Run(h_prev, packed_recurrent_, z);
-      LstmGatesForward<Scalar>({rows, H, z, Training(), c_prev, c, h});
+      if (Dense()) input.Run(in.x + row * C, packed_kernel_, z);
+      LstmGatesForward<Scalar>({rows, H, z, Training(), Dense() ? in.bias : in.table,
+                                Dense() ? nullptr : in.tokens + row, c_prev, c, h});
       h_prev = h;
       c_prev = c;
     }
@@ -130,8 +123,11 @@ class Backward {
     const int64_t slices = SliceCount(shape_, parallel_);
     parallel_.run(slices, [&](int64_t i) { Steps(Slice(shape_.N, slices, i)); });
 
-    const int64_t blocks = (PanelCount(Z_) + kBlockPanels - 1) / kBlockPanels;
-    parallel_.run(blocks, [this](int64_t block) { WeightGradients(block); });
+    // At least a block per thread, however few columns that gives it.
+    const int64_t panels = PanelCount(Z_);
+    const int64_t least = std::min<int64_t>(panels, std::max(1, parallel_.threads));
+    const int64_t blocks = std::max((panels + kMaxBlockPanels - 1) / kMaxBlockPanels, least);
+    parallel_.run(blocks, [&](int64_t i) { WeightGradients(i, Slice(panels, blocks, i)); });
     std::fill_n(args_.du, H, Scalar(0));
     for (int64_t block = 0; block < blocks; ++block) {
       for (int64_t i = 0; i < H; ++i) args_.du[i] += du_[block * H + i];
@@ -164,11 +160,9 @@ class Backward {
 
   // All weight gradients of one block of columns. With G = Σ_t h_{t−1}ᵀ dz_t, the gradient of R∘uvᵀ:
   //   dR = G ∘ uvᵀ    du = (G ∘ R) v    dv = (G ∘ R)ᵀ u
-  void WeightGradients(int64_t block) {
+  void WeightGradients(int64_t block, const Slice& panels) {
     const int64_t N = shape_.N, C = shape_.C, H = shape_.H;
-    const int64_t first = block * kBlockPanels;
-    const int64_t last = std::min(first + kBlockPanels, PanelCount(Z_));
-    const int64_t begin = first * kPanelWidth, end = std::min(last * kPanelWidth, Z_);
+    const int64_t begin = panels.begin * kPanelWidth, end = std::min(panels.end * kPanelWidth, Z_);
 
     ZeroColumns(args_.drecurrent_kernel, H, begin, end);
     if (Dense()) {
@@ -183,7 +177,7 @@ class Backward {
       const int64_t rows = std::min(kChunkRows, (row < N ? N : all) - row);
       const Scalar* h_prev =
           row < N ? args_.initial_h + row * H : args_.h + (row - N) * H;
-      Chunk(row, rows, h_prev, first, last);
+      Chunk(row, rows, h_prev, panels);
       row += rows;
     }
 
@@ -207,29 +201,33 @@ class Backward {
     }
   }
 
-  // Adds what `rows` rows of dz, starting at `row`, give to the columns of panels [first, last).
-  void Chunk(int64_t row, int64_t rows, const Scalar* h_prev, int64_t first, int64_t last) {
-    const int64_t C = shape_.C, H = shape_.H;
+  // Adds what `rows` rows of dz, starting at `row`, give to the columns of the given panels.
+  void Chunk(int64_t row, int64_t rows, const Scalar* h_prev, const Slice& panels) {
+    const int64_t C = shape_.C, H = shape_.H, first = panels.begin, last = panels.end;
+    const int64_t begin = first * kPanelWidth, end = std::min(last * kPanelWidth, Z_);
+    // One walk over dz, which comes from memory. It is packed because its rows are 4·H apart, for many H a multiple of the page
+    // size, of which a cache keeps only a few.
+    Scalar* packed = packed_dz_ + PanelOffset(kChunkRows, first);
+    Scalar sum[kMaxBlockPanels * kPanelWidth] = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      const Scalar* dz = args_.gates + (row + r) * Z_;
+      for (int64_t panel = first; panel < last; ++panel) {
+        const int64_t columns = PanelColumns(Z_, panel);
+        CopyPanelRow(dz + panel * kPanelWidth, columns,
+                     packed + PanelOffset(rows, panel - first) + r * columns);
+      }
+      Scalar* to =
+          Dense() ? sum : args_.dtable + int64_t{args_.input.tokens[row + r]} * Z_ + begin;
+      for (int64_t j = 0; j < end - begin; ++j) to[j] += dz[begin + j];
+    }
+    for (int64_t j = begin; j < end && Dense(); ++j) args_.dbias[j] += sum[j - begin];
+
     const Matmul<Scalar> recurrent({H, rows, Z_, H, Z_, /*transpose_a=*/true, /*add=*/true});
     const Matmul<Scalar> input({C, rows, Z_, C, Z_, /*transpose_a=*/true, /*add=*/true});
-    const Scalar* dz = args_.gates + row * Z_;
     for (int64_t panel = first; panel < last; ++panel) {
-      // Packed: rows of dz are 4·H apart, for many H a multiple of the page size, where a cache keeps only a few.
-      Scalar* packed = packed_dz_ + PanelOffset(kChunkRows, panel);
-      PackPanel(dz, Z_, rows, Z_, panel, packed);
-      recurrent.RunPanel(panel, h_prev, packed, args_.drecurrent_kernel);
-      if (Dense()) {
-        input.RunPanel(panel, args_.input.x + row * C, packed, args_.dkernel);
-      }
-      const int64_t columns = PanelColumns(Z_, panel), begin = panel * kPanelWidth;
-      Scalar sum[kPanelWidth] = {};
-      for (int64_t r = 0; r < rows; ++r) {
-        Scalar* to = Dense()
-                         ? sum
-                         : args_.dtable + int64_t{args_.input.tokens[row + r]} * Z_ + begin;
-        for (int64_t j = 0; j < columns; ++j) to[j] += packed[r * columns + j];
-      }
-      for (int64_t j = 0; j < columns && Dense(); ++j) args_.dbias[begin + j] += sum[j];
+      const Scalar* packed_panel = packed + PanelOffset(rows, panel - first);
+      recurrent.RunPanel(panel, h_prev, packed_panel, args_.drecurrent_kernel);
+      if (Dense()) input.RunPanel(panel, args_.input.x + row * C, packed_panel, args_.dkernel);
     }
   }
 
@@ -240,7 +238,7 @@ class Backward {
   Scalar* packed_recurrent_;  // (R∘uvᵀ)ᵀ [4·H,H]
   Scalar* packed_kernel_;     // Wᵀ [4·H,C]; dense input only
   Scalar* packed_dz_;         // [kChunkRows,4·H]
-  Scalar* du_;                // [blocks,H], the blocks' shares of du
+  Scalar* du_;                // [panels,H], the blocks' shares of du in the first rows
 };
 
 }  // namespace
@@ -250,8 +248,8 @@ int64_t Rank1LstmForwardWorkspace(const Rank1LstmShape& s, LstmInputForm form, b
 }
 
 int64_t Rank1LstmBackwardWorkspace(const Rank1LstmShape& s, LstmInputForm form) {
-  const int64_t blocks = (PanelCount(4 * s.H) + kBlockPanels - 1) / kBlockPanels;
-  return 4 * s.H * (s.H + (form == LstmInputForm::kDense ? s.C : 0) + kChunkRows) + blocks * s.H;
+  return 4 * s.H * (s.H + (form == LstmInputForm::kDense ? s.C : 0) + kChunkRows) +
+         PanelCount(4 * s.H) * s.H;
 }
 
 template <typename Scalar>

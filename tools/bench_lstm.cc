@@ -165,8 +165,8 @@ void BM_Products(benchmark::State& state) {
         backward.Run(data(dz) + (t * N + begin) * Z, data(packed), data(dh) + begin * H);
       }
     });
-    // Four panels per task, as many as keep a chunk of h and their part of dR in a second-level cache.
-    const int64_t panels = PanelCount(Z), block = 4;
+    // Sixteen panels per task, as many as keep a chunk of h and their part of dR in a second-level cache.
+    const int64_t panels = PanelCount(Z), block = 16;
     parallel((panels + block - 1) / block, [&](int64_t task) {
       const int64_t begin = task * block, end = std::min(begin + block, panels);
       const Matmul<float> first({H, chunk, Z, H, Z, true, false});

@@ -12,7 +12,6 @@ _LIBRARIES = {
         header = "benchmark/benchmark.h",
         linkopts = ["-lbenchmark", "-lpthread"],
     ),
-    "cli11": struct(package = "libcli11-dev", header = "CLI/CLI.hpp", linkopts = []),
     "gtest": struct(
         package = "libgtest-dev",
         header = "gtest/gtest.h",
@@ -23,9 +22,8 @@ _LIBRARIES = {
         header = "gtest/gtest.h",
         linkopts = ["-l:libgtest_main.a", "-l:libgtest.a", "-lpthread"],
     ),
-    # Headers only: code paths are chosen at run time by the project itself (kernels/cpu_targets.h).
+    # Headers only: code paths are chosen at run time by the project itself (kernels/cpu_target.h).
     "highway": struct(package = "libhwy-dev", header = "hwy/highway.h", linkopts = []),
-    "json": struct(package = "nlohmann-json3-dev", header = "nlohmann/json.hpp", linkopts = []),
     "xsmm": struct(
         package = "libxsmm-dev",
         header = "libxsmm.h",

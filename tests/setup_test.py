@@ -1,0 +1,75 @@
+"""tools/setup and tools/latephase when something is wrong: the message names the step and the remedy. Nothing is installed here."""
+
+import os
+import subprocess
+
+import pytest
+
+
+def bash(script, cache, **environment):
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True,
+        env={"PATH": os.environ["PATH"], "HOME": str(cache), "XDG_CACHE_HOME": str(cache), **environment})
+
+
+@pytest.mark.parametrize(
+    "output, advice",
+    [
+        ("OSError: [Errno 28] No space left on device", "The disk is full"),
+        ("Could not resolve host", "check the network"),
+        ("ERROR: No matching distribution found for tensorflow", "check the network"),
+        ("E: Could not open lock file - open (13: Permission denied)", "run it as root"),
+    ],
+)
+def test_failed_step_shows_its_log_and_the_remedy(tmp_path, output, advice):
+    run = bash(f"source tools/setup; run_step 'Installing things' 'a while' bash -c 'echo \"{output}\"; exit 1'; echo not reached", tmp_path)
+    assert run.returncode == 1 and "not reached" not in run.stdout
+    assert "this step failed: Installing things" in run.stderr
+    assert output in run.stderr and advice in run.stderr
+    assert str(tmp_path / "late_phase" / "log") in run.stderr
+
+
+def test_missing_packages_without_root_name_the_command(tmp_path):
+    # EUID cannot be set, so the condition is replaced; sudo is hidden.
+    script = r"""
+        source <(sed 's/((EUID != 0))/true/' tools/setup)
+        apt_packages=(libgtest-dev surely-not-a-package)
+        command() { [[ $2 != sudo ]] && builtin command "$@"; }
+        install_packages"""
+    run = bash(script, tmp_path)
+    assert run.returncode == 1
+    assert "apt-get install --no-install-recommends surely-not-a-package" in run.stderr
+
+
+def test_too_little_space_is_found_before_anything_is_installed(tmp_path):
+    run = bash("source tools/setup; require_space 1000000000", tmp_path)
+    assert run.returncode == 1 and "needs 1000000000 GB" in run.stderr and "XDG_CACHE_HOME" in run.stderr
+
+
+def test_cuda_toolkit_must_be_one(tmp_path):
+    run = bash("source tools/setup; find_cuda", tmp_path, LATE_PHASE_CUDA="/nowhere")
+    assert run.returncode == 1
+    assert "`LATE_PHASE_CUDA`" in run.stderr or "LATE_PHASE_CUDA must be" in run.stderr
+    assert "Received: LATE_PHASE_CUDA=/nowhere" in run.stderr
+
+
+def test_folders_with_spaces_are_refused(tmp_path):
+    run = bash("tools/setup", tmp_path / "with space")
+    assert run.returncode == 1 and "a space in their name" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [("", "a command is missing"), ("fly", 'there is no command "fly"'), ("bench", "needs the name of a benchmark"),
+     ("bench rockets", 'there is no benchmark "rockets"')],
+)
+def test_unknown_commands_list_what_exists(tmp_path, arguments, complaint):
+    run = bash(f"tools/latephase {arguments}", tmp_path)
+    assert run.returncode == 2
+    assert complaint in run.stderr and "bench lstm" in run.stderr and "version" in run.stderr
+
+
+@pytest.mark.parametrize("tool", ["latephase", "setup", "test"])
+def test_help_needs_no_set_up(tmp_path, tool):
+    run = bash(f"tools/{tool} --help", tmp_path)
+    assert run.returncode == 0 and "Usage: tools/" + tool in run.stdout and not list(tmp_path.iterdir())

@@ -1,0 +1,39 @@
+"""Code blocks of the documentation that repeat a file.
+
+A fenced block under `<!-- same as PATH -->` must equal that file, one under `<!-- output of PATH -->` what the program prints.
+`tools/docs_blocks.py --write PAGE...` copies the files into the pages; tests/docs_test.py checks both kinds.
+"""
+
+import re
+import sys
+
+_BLOCK = re.compile(r"<!-- (same as|output of) (\S+) -->\n```(\w*)\n(.*?)```\n", re.S)
+
+
+def blocks(page):
+    """(kind, path, content) of every marked block of a page's text."""
+    return [(kind, path, content) for kind, path, _, content in _BLOCK.findall(page)]
+
+
+def refreshed(page, read):
+    """The page with its "same as" blocks taken from `read(path)`."""
+
+    def replace(match):
+        kind, path, language, _ = match.groups()
+        return match[0] if kind != "same as" else f"<!-- same as {path} -->\n```{language}\n{read(path)}```\n"
+
+    return _BLOCK.sub(replace, page)
+
+
+def _read(path):
+    with open(path) as file:
+        return file.read()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1] != "--write":
+        raise SystemExit(__doc__)
+    for name in sys.argv[2:]:
+        text = refreshed(_read(name), _read)
+        with open(name, "w") as file:
+            file.write(text)

@@ -5,6 +5,7 @@
 // The cuts of 2. and 3. follow the thread count; the order of a few sums follows the cuts, so another count changes rounding alone.
 #include <algorithm>
 
+#include "kernels/gradient_rows.h"
 #include "kernels/lstm_gates.h"
 #include "kernels/matmul.h"
 #include "kernels/rank1_lstm.h"
@@ -209,17 +210,9 @@ class Backward {
     // size, of which a cache keeps only a few.
     Scalar* packed = packed_dz_ + PanelOffset(kChunkRows, first);
     Scalar sum[kMaxBlockPanels * kPanelWidth] = {};
-    for (int64_t r = 0; r < rows; ++r) {
-      const Scalar* dz = args_.gates + (row + r) * Z_;
-      for (int64_t panel = first; panel < last; ++panel) {
-        const int64_t columns = PanelColumns(Z_, panel);
-        CopyPanelRow(dz + panel * kPanelWidth, columns,
-                     packed + PanelOffset(rows, panel - first) + r * columns);
-      }
-      Scalar* to =
-          Dense() ? sum : args_.dtable + int64_t{args_.input.tokens[row + r]} * Z_ + begin;
-      for (int64_t j = 0; j < end - begin; ++j) to[j] += dz[begin + j];
-    }
+    PackAndAddGradientRows<Scalar>({rows, args_.gates + row * Z_ + begin, Z_, end - begin,
+                                    kPanelWidth, packed, Dense() ? sum : args_.dtable + begin, Z_,
+                                    Dense() ? nullptr : args_.input.tokens + row});
     for (int64_t j = begin; j < end && Dense(); ++j) args_.dbias[j] += sum[j - begin];
 
     const Matmul<Scalar> recurrent({H, rows, Z_, H, Z_, /*transpose_a=*/true, /*add=*/true});

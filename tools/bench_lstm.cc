@@ -194,7 +194,7 @@ void BM_Products(benchmark::State& state) {
 
 void Register(const std::string& name, Size size, Step::Kind kind) {
   benchmark::RegisterBenchmark(name.c_str(), BM_Step, size, kind)
-      ->UseRealTime()->Unit(benchmark::kMillisecond)->Iterations(3);
+      ->UseRealTime()->Unit(benchmark::kMillisecond)->Iterations(1);
 }
 
 // Rounds of three steps: one member, one member again (the control), ten members. Prints the times for tools/bench_lstm.py.
@@ -232,7 +232,7 @@ int main(int argc, char** argv) {
   for (int64_t T : {50, 200}) Register("Step/time:" + std::to_string(T), {T, 128, 500, 1}, Step::Kind::kTraining);
   for (int64_t N : {64, 256}) Register("Step/batch:" + std::to_string(N), {100, N, 500, 1}, Step::Kind::kTraining);
   benchmark::RegisterBenchmark("Products", BM_Products)
-      ->UseRealTime()->Unit(benchmark::kMillisecond)->Iterations(3);
+      ->UseRealTime()->Unit(benchmark::kMillisecond)->Iterations(1);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

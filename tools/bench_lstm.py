@@ -103,7 +103,7 @@ def run_ours(arguments):
 
 def our_benchmarks(pattern):
     report = run_ours([
-        f"--benchmark_filter=^({pattern})/iterations", "--benchmark_format=json", "--benchmark_repetitions=2",
+        f"--benchmark_filter=^({pattern})/iterations", "--benchmark_format=json", "--benchmark_repetitions=4",
         "--benchmark_enable_random_interleaving=true"])
     times = {}
     for entry in report["benchmarks"]:
@@ -142,7 +142,7 @@ def measure(options):
             for name, seconds in our_benchmarks("Step|Products|Forward|Inference|Step/.*").items():
                 times.setdefault(name, []).extend(seconds)
             for peer in peers:
-                times.setdefault(peer.name, []).extend(peer.seconds(2))
+                times.setdefault(peer.name, []).extend(peer.seconds(4))
         for peer in peers:
             peer.process.stdin.close()
             peer.process.wait()
@@ -198,6 +198,13 @@ def render(results):
             f"bytes allocated per step: {members['bytes_one']:,} for K = 1, {members['bytes_ten'] - members['bytes_one']:+,} for K = 10 "
             f"(nine more rows of du and dv are {9 * 5 * UNITS * 4:,})")
     return lines
+
+
+def summary(results):
+    """The README's table."""
+    best = {name: min(seconds) for name, seconds in results["seconds"].items()}
+    rows = [("late_phase, rank-1, ten members or one", best["Step"])] + [(PEERS[name], best[name]) for name in results["peers"]]
+    return ["| | ms/step | |", "|---|---|---|"] + [f"| {text} | {t * 1e3:.0f} | {t / best['Step']:.2f}× |" for text, t in rows]
 
 
 def main():

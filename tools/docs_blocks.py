@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Code blocks of the documentation that repeat a file.
 
 A fenced block under `<!-- same as PATH -->` must equal that file, one under `<!-- output of PATH -->` what the program prints.

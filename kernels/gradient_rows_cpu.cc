@@ -1,0 +1,62 @@
+// Compiled once per instruction set: foreach_target.h includes this file again for each.
+#include "kernels/gradient_rows.h"
+
+#include <algorithm>
+
+#include "kernels/cpu_target.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/gradient_rows_cpu.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace late_phase {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <typename T>
+void PackAndAdd(const GradientRowsArgs<T>& a) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const T* dz = a.dz + r * a.stride;
+    T* sum = a.sums + (a.tokens == nullptr ? 0 : int64_t{a.tokens[r]} * a.sums_stride);
+    for (int64_t begin = 0; begin < a.columns; begin += a.panel_width) {
+      const int64_t width = std::min(a.panel_width, a.columns - begin);
+      T* packed = a.packed + begin * a.rows + r * width;
+      int64_t j = 0;
+      for (; j + lanes <= width; j += lanes) {
+        const auto value = hn::LoadU(d, dz + begin + j);
+        hn::StoreU(value, d, packed + j);
+        hn::StoreU(hn::Add(hn::LoadU(d, sum + begin + j), value), d, sum + begin + j);
+      }
+      for (; j < width; ++j) {
+        packed[j] = dz[begin + j];
+        sum[begin + j] += dz[begin + j];
+      }
+    }
+  }
+}
+
+void PackAndAddFloat(const GradientRowsArgs<float>& args) { PackAndAdd(args); }
+void PackAndAddDouble(const GradientRowsArgs<double>& args) { PackAndAdd(args); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace late_phase
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace late_phase {
+
+template <>
+void PackAndAddGradientRows(const GradientRowsArgs<float>& args) {
+  LATE_PHASE_FOR_TARGET(PackAndAddFloat)(args);
+}
+template <>
+void PackAndAddGradientRows(const GradientRowsArgs<double>& args) {
+  LATE_PHASE_FOR_TARGET(PackAndAddDouble)(args);
+}
+
+}  // namespace late_phase
+#endif  // HWY_ONCE

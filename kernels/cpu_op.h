@@ -1,4 +1,5 @@
-// What every CPU OpKernel of this folder does around its core: check inputs, find the arrays, lend TensorFlow's threads.
+// What every CPU OpKernel of this folder does around its core: check inputs, find the arrays, lend
+// TensorFlow's threads.
 #ifndef LATE_PHASE_KERNELS_CPU_OP_H_
 #define LATE_PHASE_KERNELS_CPU_OP_H_
 
@@ -29,14 +30,15 @@ absl::Status CheckInputs(tensorflow::OpKernelContext* ctx, const ShapeRule (&rul
 }
 
 // The scalar input `member`, which must be one of the K rows of `stack`. Call after CheckInputs.
-absl::Status GetMember(tensorflow::OpKernelContext* ctx, const std::string& op,
-                       const char* stack, int64_t K, int32_t* member);
+absl::Status GetMember(tensorflow::OpKernelContext* ctx, const std::string& op, const char* stack,
+                       int64_t K, int32_t* member);
 
 // TensorFlow's intra-op threads.
 Parallel IntraOpThreads(tensorflow::OpKernelContext* ctx);
 
-// The arrays of one call, in the type the core computes in: float for half and bfloat16, else T itself, in which case nothing
-// is copied. After an error every method returns null and `status` says why.
+// The arrays of one call, in the type the core computes in: float for half and bfloat16, else T
+// itself, in which case nothing is copied. After an error every method returns null and `status`
+// says why.
 template <typename T>
 class ComputeArrays {
  public:
@@ -54,7 +56,8 @@ class ComputeArrays {
     }
   }
 
-  // The input's values in an array that may be overwritten: its own buffer if nobody else reads it, else a copy.
+  // The input's values in an array that may be overwritten: its own buffer if nobody else reads it,
+  // else a copy.
   Scalar* Consumed(const char* name) {
     const tensorflow::Tensor* tensor = nullptr;
     if (!Keep(ctx_->input(name, &tensor))) return nullptr;

@@ -5,10 +5,10 @@
 namespace late_phase {
 
 struct CudaReport {
-  int toolkit;        // the version built with, as CUDA counts: 13000 is 13.0
-  int driver;         // the newest version the driver serves; 0: no driver
-  int devices;        // GPUs that can be used
-  bool has_code;      // the library holds code for the first GPU; false without one
+  int toolkit;    // the version built with, as CUDA counts: 13000 is 13.0
+  int driver;     // the newest version the driver serves; 0: no driver
+  int devices;    // GPUs that can be used
+  bool has_code;  // the library holds code for the first GPU; false without one
 };
 
 CudaReport AskCuda();

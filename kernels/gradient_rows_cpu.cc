@@ -1,14 +1,16 @@
 // Compiled once per instruction set: foreach_target.h includes this file again for each.
-#include "kernels/gradient_rows.h"
-
 #include <algorithm>
 
 #include "kernels/cpu_target.h"
+#include "kernels/gradient_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gradient_rows_cpu.cc"
+// foreach_target.h comes first
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace late_phase {

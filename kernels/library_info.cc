@@ -7,13 +7,15 @@
 
 extern "C" {
 
-// Python's loader finds this text in the file before it loads it: TensorFlow's C++ interface changes with every release, and a
-// library built for another one fails with an undefined symbol, or later and worse.
+// Python's loader finds this text in the file before it loads it: TensorFlow's C++ interface
+// changes with every release, and a library built for another one fails with an undefined symbol,
+// or later and worse.
 extern const char late_phase_build_info[];  // without this a constant is not exported
-const char late_phase_build_info[] =
-    "late_phase-build-info version=" LATE_PHASE_VERSION " tensorflow=" LATE_PHASE_TENSORFLOW_VERSION " ";
+const char late_phase_build_info[] = "late_phase-build-info version=" LATE_PHASE_VERSION
+                                     " tensorflow=" LATE_PHASE_TENSORFLOW_VERSION " ";
 
-// One "key: value" line per fact about the library and the machine it runs on. The text lives as long as the process.
+// One "key: value" line per fact about the library and the machine it runs on. The text lives as
+// long as the process.
 const char* late_phase_describe() {
   static const std::string* text = [] {
     const late_phase::CudaReport cuda = late_phase::AskCuda();
@@ -25,14 +27,17 @@ const char* late_phase_describe() {
       gpu = std::to_string(cuda.devices) +
             (cuda.has_code ? ", supported" : ", not of an architecture this library was built for");
     }
-    return new std::string(
-        "late_phase: " LATE_PHASE_VERSION "\n"
-        "TensorFlow: " LATE_PHASE_TENSORFLOW_VERSION "\n"
-        "compiler: " __VERSION__ "\n"
-        "CPU kernels: " + std::string(late_phase::CpuTargetName(late_phase::ChosenCpuTarget())) +
-        "\nCUDA toolkit: " + version(cuda.toolkit) +
-        "\nCUDA driver: " + (cuda.driver == 0 ? "none" : version(cuda.driver)) +
-        "\nGPUs: " + gpu + "\n");
+    return new std::string("late_phase: " LATE_PHASE_VERSION
+                           "\n"
+                           "TensorFlow: " LATE_PHASE_TENSORFLOW_VERSION
+                           "\n"
+                           "compiler: " __VERSION__
+                           "\n"
+                           "CPU kernels: " +
+                           std::string(late_phase::CpuTargetName(late_phase::ChosenCpuTarget())) +
+                           "\nCUDA toolkit: " + version(cuda.toolkit) +
+                           "\nCUDA driver: " + (cuda.driver == 0 ? "none" : version(cuda.driver)) +
+                           "\nGPUs: " + gpu + "\n");
   }();
   return text->c_str();
 }

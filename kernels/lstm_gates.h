@@ -1,6 +1,8 @@
-// The point-wise half of an LSTM step, forward and backward: everything but the matrix products, in one pass over memory.
+// The point-wise half of an LSTM step, forward and backward: everything but the matrix products, in
+// one pass over memory.
 //
-// H units; a row of z, or of the gates, is [4·H]: the blocks i, f, g, o one after the other (Keras's order).
+// H units; a row of z, or of the gates, is [4·H]: the blocks i, f, g, o one after the other
+// (Keras's order).
 //   i = σ(z_i)  f = σ(z_f)  g = tanh(z_g)  o = σ(z_o)
 //   c' = f ∘ c + i ∘ g
 //   h' = o ∘ tanh(c')
@@ -17,15 +19,16 @@ enum class Gate : int { kInput = 0, kForget = 1, kCell = 2, kOutput = 3 };
 
 template <typename T>
 struct LstmGatesForwardArgs {
-  int64_t rows;     // of every array below; all arrays are dense
+  int64_t rows;  // of every array below; all arrays are dense
   int64_t H;
   T* z;             // [rows, 4·H] pre-activations, but for what `input` adds
   bool keep_gates;  // overwrite z by the gates; otherwise z is left as it is
-  const T* input;   // [·, 4·H]: row tokens[n] is added to row n of z, or row 0, the bias, if tokens is null
+  const T* input;  // [·, 4·H]: row tokens[n] is added to row n of z, or row 0, the bias, if tokens
+                   // is null
   const int32_t* tokens;  // [rows] or null
-  const T* c_prev;  // [rows, H]
-  T* c;             // [rows, H] out; may be c_prev itself
-  T* h;             // [rows, H] out
+  const T* c_prev;        // [rows, H]
+  T* c;                   // [rows, H] out; may be c_prev itself
+  T* h;                   // [rows, H] out
 };
 
 template <typename T>

@@ -1,15 +1,18 @@
-// The loops are compiled once per instruction set: foreach_target.h includes this file again for each.
-#include "kernels/lstm_gates.h"
-
+// The loops are compiled once per instruction set: foreach_target.h includes this file again for
+// each.
 #include <algorithm>
 
 #include "kernels/cpu_target.h"
+#include "kernels/lstm_gates.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/lstm_gates_cpu.cc"
+// foreach_target.h comes first
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "hwy/contrib/math/math-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace late_phase {
@@ -22,8 +25,9 @@ V KeepNaN(V x, V result) {
   return hn::IfThenElse(hn::IsNaN(x), x, result);
 }
 
-// 1/x for a normal x. One Newton step on the hardware's estimate (12 or 14 bits) gives a float to its last bit or two, at a third of
-// a division's time; the five divisions per unit would take half of the forward pass.
+// 1/x for a normal x. One Newton step on the hardware's estimate (12 or 14 bits) gives a float to
+// its last bit or two, at a third of a division's time; the five divisions per unit would take half
+// of the forward pass.
 template <class D, class V>
 V Reciprocal(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
@@ -54,7 +58,8 @@ V HyperbolicTangent(D d, V x) {
   return KeepNaN(x, hn::CopySign(hn::Mul(y, Reciprocal(d, hn::Add(y, hn::Set(d, T(2))))), x));
 }
 
-// One vector of units: reads at the given addresses, writes in place. `H` is the distance between the gates of a row.
+// One vector of units: reads at the given addresses, writes in place. `H` is the distance between
+// the gates of a row.
 template <class D, typename T>
 HWY_INLINE void ForwardUnits(D d, T* z, const T* input, int64_t H, bool keep_gates, const T* c_prev,
                              T* c, T* h) {
@@ -82,8 +87,7 @@ HWY_INLINE void BackwardUnits(D d, T* gates, int64_t H, const T* c_prev, const T
   const auto dh = hn::Add(hn::LoadU(d, dh_out), hn::LoadU(d, dh_rec));
   const auto tanh_c = HyperbolicTangent(d, hn::LoadU(d, c));
   // dc' = dc + dh ∘ o ∘ (1 − tanh² c)
-  const auto dct = hn::MulAdd(hn::Mul(dh, o), hn::NegMulAdd(tanh_c, tanh_c, one),
-                              hn::LoadU(d, dc));
+  const auto dct = hn::MulAdd(hn::Mul(dh, o), hn::NegMulAdd(tanh_c, tanh_c, one), hn::LoadU(d, dc));
   // σ' = σ (1 − σ), tanh' = 1 − tanh²
   const auto di = hn::Mul(hn::Mul(dct, g), hn::Mul(i, hn::Sub(one, i)));
   const auto df = hn::Mul(hn::Mul(dct, hn::LoadU(d, c_prev)), hn::Mul(f, hn::Sub(one, f)));
@@ -96,8 +100,9 @@ HWY_INLINE void BackwardUnits(D d, T* gates, int64_t H, const T* c_prev, const T
   hn::StoreU(hn::Mul(dct, f), d, dc);
 }
 
-// The units left over at a row's end (fewer than a vector) go through buffers of one vector each: the same instructions, hence
-// the same rounding, and nothing is read or written past the row. Gate buffers lie kMaxLanes apart, as gates of a row lie H apart.
+// The units left over at a row's end (fewer than a vector) go through buffers of one vector each:
+// the same instructions, hence the same rounding, and nothing is read or written past the row. Gate
+// buffers lie kMaxLanes apart, as gates of a row lie H apart.
 constexpr int64_t kMaxLanes = 16;
 
 template <typename T>

@@ -9,7 +9,8 @@
 namespace late_phase {
 namespace {
 
-// libxsmm thinks in columns, we in rows. Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ, so the panel is its first operand.
+// libxsmm thinks in columns, we in rows. Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ, so the panel
+// is its first operand.
 template <typename T, typename Dispatch>
 auto Generate(const MatmulShape& s, int64_t columns, Dispatch dispatch)
     -> void (*)(const T*, const T*, T*) {
@@ -22,9 +23,8 @@ auto Generate(const MatmulShape& s, int64_t columns, Dispatch dispatch)
   const T alpha = 1, beta = s.add ? 1 : 0;
   const int flags = s.transpose_a ? LIBXSMM_GEMM_FLAG_TRANS_B : LIBXSMM_GEMM_FLAG_NONE;
   const int prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
-  auto kernel =
-      dispatch(static_cast<int>(columns), static_cast<int>(s.M), static_cast<int>(s.K), &ld_panel,
-               &lda, &ldc, &alpha, &beta, &flags, &prefetch);
+  auto kernel = dispatch(static_cast<int>(columns), static_cast<int>(s.M), static_cast<int>(s.K),
+                         &ld_panel, &lda, &ldc, &alpha, &beta, &flags, &prefetch);
   // libxsmm's type has a trailing "..." for prefetch addresses, which these kernels do not take.
   return reinterpret_cast<void (*)(const T*, const T*, T*)>(kernel);
 }
@@ -104,9 +104,9 @@ void Matmul<T>::Run(const T* a, const T* packed_b, T* c) const {
   }
 }
 
-#define LATE_PHASE_INSTANTIATE(T)                                                                \
-  template void PackPanel<T>(const T*, int64_t, int64_t, int64_t, int64_t, T*);                  \
-  template void PackPanelOfTranspose<T>(const T*, int64_t, int64_t, int64_t, int64_t, T*);       \
+#define LATE_PHASE_INSTANTIATE(T)                                                          \
+  template void PackPanel<T>(const T*, int64_t, int64_t, int64_t, int64_t, T*);            \
+  template void PackPanelOfTranspose<T>(const T*, int64_t, int64_t, int64_t, int64_t, T*); \
   template class Matmul<T>
 LATE_PHASE_INSTANTIATE(float);
 LATE_PHASE_INSTANTIATE(double);

@@ -1,9 +1,12 @@
-// Matrix products of the CPU cores: C (+)= A·B where B is packed once and then multiplied many times.
+// Matrix products of the CPU cores: C (+)= A·B where B is packed once and then multiplied many
+// times.
 //
-// A recurrent network multiplies the same weights at every time step, so the usual packing of B inside each product, a copy of
-// the whole matrix per step, is done once per call here. The inner kernels are libxsmm's, generated at run time for the machine
-// (docs/matmul.md has the comparison with OpenBLAS, oneDNN and Eigen); without AVX2 portable loops take their place.
-// Single-threaded: the caller splits the work. The order in which an element of C is summed depends on the shape alone.
+// A recurrent network multiplies the same weights at every time step, so the usual packing of B
+// inside each product, a copy of the whole matrix per step, is done once per call here. The inner
+// kernels are libxsmm's, generated at run time for the machine (docs/matmul.md has the comparison
+// with OpenBLAS, oneDNN and Eigen); without AVX2 portable loops take their place. Single-threaded:
+// the caller splits the work. The order in which an element of C is summed depends on the shape
+// alone.
 #ifndef LATE_PHASE_KERNELS_MATMUL_H_
 #define LATE_PHASE_KERNELS_MATMUL_H_
 
@@ -12,8 +15,8 @@
 
 namespace late_phase {
 
-// Panels: B [K, N] cut into blocks of kPanelWidth columns (the last one narrower), each block stored row by row without gaps,
-// one block after the other. K·N elements in all.
+// Panels: B [K, N] cut into blocks of kPanelWidth columns (the last one narrower), each block
+// stored row by row without gaps, one block after the other. K·N elements in all.
 constexpr int64_t kPanelWidth = 32;
 
 inline int64_t PanelCount(int64_t N) { return (N + kPanelWidth - 1) / kPanelWidth; }
@@ -23,7 +26,8 @@ inline int64_t PanelColumns(int64_t N, int64_t panel) {
 // Where the panel starts inside the packed matrix.
 inline int64_t PanelOffset(int64_t K, int64_t panel) { return K * panel * kPanelWidth; }
 
-// Copies one row of a panel. Nearly all are of full width, and a copy of constant size is a few instructions, not a call.
+// Copies one row of a panel. Nearly all are of full width, and a copy of constant size is a few
+// instructions, not a call.
 template <typename T>
 inline void CopyPanelRow(const T* from, int64_t columns, T* to) {
   if (columns == kPanelWidth) {
@@ -44,14 +48,14 @@ void PackPanelOfTranspose(const T* b, int64_t ldb, int64_t K, int64_t N, int64_t
 
 struct MatmulShape {
   int64_t M, K, N;
-  int64_t lda;           // elements between the rows of A as stored
-  int64_t ldc;           // elements between the rows of C
-  bool transpose_a;      // A is stored [K, M] instead of [M, K]
-  bool add;              // C += A·B instead of C = A·B
+  int64_t lda;       // elements between the rows of A as stored
+  int64_t ldc;       // elements between the rows of C
+  bool transpose_a;  // A is stored [K, M] instead of [M, K]
+  bool add;          // C += A·B instead of C = A·B
 };
 
-// A product of fixed shape, ready to run any number of times from any thread. Cheap to make (a look-up) after the first of
-// its shape in the process.
+// A product of fixed shape, ready to run any number of times from any thread. Cheap to make (a
+// look-up) after the first of its shape in the process.
 template <typename T>
 class Matmul {
  public:

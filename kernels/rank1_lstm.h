@@ -1,15 +1,18 @@
-// The rank-1 LSTM over a whole sequence, forward and backward, for one member. Core: no TensorFlow, no threads of its own.
+// The rank-1 LSTM over a whole sequence, forward and backward, for one member. Core: no TensorFlow,
+// no threads of its own.
 //
 //   z_t = x_t W + b + ((h_{t−1} ∘ u) R) ∘ v      then the gates of kernels/lstm_gates.h
 //
-// T steps (time), N sequences (batch), C inputs, H units. The rank-1 factors are folded into the recurrent matrix once per call,
-// R∘uvᵀ, so a step costs what a plain LSTM's costs, and that is the case u = v = 1.
+// T steps (time), N sequences (batch), C inputs, H units. The rank-1 factors are folded into the
+// recurrent matrix once per call, R∘uvᵀ, so a step costs what a plain LSTM's costs, and that is the
+// case u = v = 1.
 //
 // The input part x_t W + b comes in two forms:
 //   dense    x [T,N,C], kernel W [C,4·H], bias b [4·H]
-//   tokens   tokens [T,N] in [0, C), table [C,4·H] whose row c is what symbol c adds to z: no product at all
+//   tokens   tokens [T,N] in [0, C), table [C,4·H] whose row c is what symbol c adds to z: no
+//   product at all
 //
-// The GPU half is kernels/rank1_lstm_gpu.cu.cc; the OpKernels, which check every argument, are in kernels/rank1_lstm_op.cc.
+// The OpKernels, which check every argument, are in kernels/rank1_lstm_op.cc.
 #ifndef LATE_PHASE_KERNELS_RANK1_LSTM_H_
 #define LATE_PHASE_KERNELS_RANK1_LSTM_H_
 
@@ -29,11 +32,11 @@ enum class LstmInputForm { kDense, kTokens };
 template <typename Scalar>
 struct Rank1LstmInput {
   LstmInputForm form;
-  const Scalar* x = nullptr;          // [T,N,C]
-  const Scalar* kernel = nullptr;     // [C,4·H]
-  const Scalar* bias = nullptr;       // [4·H]; the backward pass does not read it
-  const int32_t* tokens = nullptr;    // [T,N], every value in [0, C)
-  const Scalar* table = nullptr;      // [C,4·H]; the backward pass does not read it
+  const Scalar* x = nullptr;        // [T,N,C]
+  const Scalar* kernel = nullptr;   // [C,4·H]
+  const Scalar* bias = nullptr;     // [4·H]; the backward pass does not read it
+  const int32_t* tokens = nullptr;  // [T,N], every value in [0, C)
+  const Scalar* table = nullptr;    // [C,4·H]; the backward pass does not read it
 };
 
 template <typename Scalar>
@@ -48,9 +51,9 @@ struct Rank1LstmForwardArgs {
   Scalar* h;                       // [T,N,H] out
   Scalar* final_h;                 // [N,H] out
   Scalar* final_c;                 // [N,H] out
-  Scalar* gates;                   // [T,N,4·H] out, for the backward pass; null: inference, nothing is kept
-  Scalar* cells;                   // [T,N,H] out, c after each step; null with gates
-  Scalar* workspace;               // scratch of Rank1LstmForwardWorkspace elements
+  Scalar* gates;      // [T,N,4·H] out, for the backward pass; null: inference, nothing is kept
+  Scalar* cells;      // [T,N,H] out, c after each step; null with gates
+  Scalar* workspace;  // scratch of Rank1LstmForwardWorkspace elements
 };
 
 template <typename Scalar>
@@ -64,27 +67,28 @@ struct Rank1LstmBackwardArgs {
   const Scalar* v;                 // [4·H]
   const Scalar* h;                 // [T,N,H] as the forward pass wrote it
   const Scalar* cells;             // [T,N,H] as the forward pass wrote it
-  Scalar* gates;                   // [T,N,4·H] as the forward pass wrote it; OVERWRITTEN by the gradient of z
-  const Scalar* dh;                // [T,N,H]
-  const Scalar* dfinal_h;          // [N,H]
-  const Scalar* dfinal_c;          // [N,H]
-  Scalar* dx;                      // [T,N,C] out; dense input only
-  Scalar* dkernel;                 // [C,4·H] out; dense input only
-  Scalar* dbias;                   // [4·H] out; dense input only
-  Scalar* dtable;                  // [C,4·H] out; token input only
-  Scalar* dinitial_h;              // [N,H] out
-  Scalar* dinitial_c;              // [N,H] out
-  Scalar* drecurrent_kernel;       // [H,4·H] out
-  Scalar* du;                      // [H] out, the member's row
-  Scalar* dv;                      // [4·H] out, the member's row
-  Scalar* workspace;               // scratch of Rank1LstmBackwardWorkspace elements
+  Scalar* gates;     // [T,N,4·H] as the forward pass wrote it; OVERWRITTEN by the gradient of z
+  const Scalar* dh;  // [T,N,H]
+  const Scalar* dfinal_h;     // [N,H]
+  const Scalar* dfinal_c;     // [N,H]
+  Scalar* dx;                 // [T,N,C] out; dense input only
+  Scalar* dkernel;            // [C,4·H] out; dense input only
+  Scalar* dbias;              // [4·H] out; dense input only
+  Scalar* dtable;             // [C,4·H] out; token input only
+  Scalar* dinitial_h;         // [N,H] out
+  Scalar* dinitial_c;         // [N,H] out
+  Scalar* drecurrent_kernel;  // [H,4·H] out
+  Scalar* du;                 // [H] out, the member's row
+  Scalar* dv;                 // [4·H] out, the member's row
+  Scalar* workspace;          // scratch of Rank1LstmBackwardWorkspace elements
 };
 
 // Elements of scratch, the same for any number of threads.
 int64_t Rank1LstmForwardWorkspace(const Rank1LstmShape& shape, LstmInputForm form, bool training);
 int64_t Rank1LstmBackwardWorkspace(const Rank1LstmShape& shape, LstmInputForm form);
 
-// Outputs may not overlap inputs or each other. The same thread count gives the same bits; another one differs by rounding.
+// Outputs may not overlap inputs or each other. The same thread count gives the same bits; another
+// one differs by rounding.
 template <typename Scalar>
 void Rank1LstmForwardCpu(const Rank1LstmForwardArgs<Scalar>& args, const Parallel& parallel);
 template <typename Scalar>

@@ -1,8 +1,11 @@
 // How the work is cut:
 //   1. pack R∘uvᵀ (and W) into panels: one task per panel;
-//   2. the time loop: one task per slice of the batch, which goes through all steps alone, so no step waits for another thread;
-//   3. backward only, the weight gradients: one task per block of the 4·H columns, over all T·N rows.
-// The cuts of 2. and 3. follow the thread count; the order of a few sums follows the cuts, so another count changes rounding alone.
+//   2. the time loop: one task per slice of the batch, which goes through all steps alone, so no
+//   step waits for another thread;
+//   3. backward only, the weight gradients: one task per block of the 4·H columns, over all T·N
+//   rows.
+// The cuts of 2. and 3. follow the thread count; the order of a few sums follows the cuts, so
+// another count changes rounding alone.
 #include <algorithm>
 
 #include "kernels/gradient_rows.h"
@@ -13,11 +16,13 @@
 namespace late_phase {
 namespace {
 
-// Fewer rows than this per thread, and reading the packed weights costs more than a further thread brings.
+// Fewer rows than this per thread, and reading the packed weights costs more than a further thread
+// brings.
 constexpr int64_t kMinSliceRows = 8;
-// Weight gradients: rows of h and of dz that one product takes in, and the widest block of columns. With 500 units and floats
-// the operands (h and dz, 250 kB each) and the accumulators (1 MB) share a second-level cache; measured, twice the width of a
-// block saves more reads of h than it loses to the third level.
+// Weight gradients: rows of h and of dz that one product takes in, and the widest block of columns.
+// With 500 units and floats the operands (h and dz, 250 kB each) and the accumulators (1 MB) share
+// a second-level cache; measured, twice the width of a block saves more reads of h than it loses to
+// the third level.
 constexpr int64_t kChunkRows = 128;
 constexpr int64_t kMaxBlockPanels = 16;
 
@@ -138,7 +143,8 @@ class Backward {
  private:
   bool Dense() const { return args_.input.form == LstmInputForm::kDense; }
 
-  // Back through time for a slice of the batch: gates become dz, dinitial_h and dinitial_c carry the recurrent gradients.
+  // Back through time for a slice of the batch: gates become dz, dinitial_h and dinitial_c carry
+  // the recurrent gradients.
   void Steps(const Slice& slice) {
     const int64_t N = shape_.N, C = shape_.C, H = shape_.H, rows = slice.size();
     const Matmul<Scalar> input({rows, Z_, C, Z_, C, /*transpose_a=*/false, /*add=*/false});
@@ -159,7 +165,8 @@ class Backward {
     }
   }
 
-  // All weight gradients of one block of columns. With G = Σ_t h_{t−1}ᵀ dz_t, the gradient of R∘uvᵀ:
+  // All weight gradients of one block of columns. With G = Σ_t h_{t−1}ᵀ dz_t, the gradient of
+  // R∘uvᵀ:
   //   dR = G ∘ uvᵀ    du = (G ∘ R) v    dv = (G ∘ R)ᵀ u
   void WeightGradients(int64_t block, const Slice& panels) {
     const int64_t N = shape_.N, C = shape_.C, H = shape_.H;
@@ -176,8 +183,7 @@ class Backward {
     const int64_t all = shape_.T * N;
     for (int64_t row = 0; row < all;) {
       const int64_t rows = std::min(kChunkRows, (row < N ? N : all) - row);
-      const Scalar* h_prev =
-          row < N ? args_.initial_h + row * H : args_.h + (row - N) * H;
+      const Scalar* h_prev = row < N ? args_.initial_h + row * H : args_.h + (row - N) * H;
       Chunk(row, rows, h_prev, panels);
       row += rows;
     }
@@ -206,8 +212,8 @@ class Backward {
   void Chunk(int64_t row, int64_t rows, const Scalar* h_prev, const Slice& panels) {
     const int64_t C = shape_.C, H = shape_.H, first = panels.begin, last = panels.end;
     const int64_t begin = first * kPanelWidth, end = std::min(last * kPanelWidth, Z_);
-    // One walk over dz, which comes from memory. It is packed because its rows are 4·H apart, for many H a multiple of the page
-    // size, of which a cache keeps only a few.
+    // One walk over dz, which comes from memory. It is packed because its rows are 4·H apart, for
+    // many H a multiple of the page size, of which a cache keeps only a few.
     Scalar* packed = packed_dz_ + PanelOffset(kChunkRows, first);
     Scalar sum[kMaxBlockPanels * kPanelWidth] = {};
     PackAndAddGradientRows<Scalar>({rows, args_.gates + row * Z_ + begin, Z_, end - begin,

@@ -21,8 +21,8 @@ struct Call {
                        const ShapeRule (&rules)[kCount]) {
     ShapeMatcher sizes(op);
     if (absl::Status status = CheckInputs(ctx, rules, &sizes); !status.ok()) return status;
-    shape = {sizes["time"], sizes["batch"], sizes[kForm == LstmInputForm::kDense ? "input" : "vocab"],
-             sizes["units"]};
+    shape = {sizes["time"], sizes["batch"],
+             sizes[kForm == LstmInputForm::kDense ? "input" : "vocab"], sizes["units"]};
     K = sizes["K"];
     if (absl::Status status = GetMember(ctx, op, "u", K, &member); !status.ok()) return status;
     return kForm == LstmInputForm::kTokens ? CheckTokens(ctx, op) : absl::OkStatus();
@@ -34,18 +34,21 @@ struct Call {
     tokens = tensor->flat<int32_t>().data();
     for (int64_t row = 0; row < shape.T * shape.N; ++row) {
       if (tokens[row] >= 0 && tokens[row] < shape.C) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(op, ": `tokens` must be in [0, ", shape.C,
-                       "), the rows of `table`. Received: tokens[", row / shape.N, ",",
-                       row % shape.N, "]=", tokens[row]));
+      return absl::InvalidArgumentError(absl::StrCat(
+          op, ": `tokens` must be in [0, ", shape.C, "), the rows of `table`. Received: tokens[",
+          row / shape.N, ",", row % shape.N, "]=", tokens[row]));
     }
     return absl::OkStatus();
   }
 
   Rank1LstmInput<Scalar> Input(ComputeArrays<T>* arrays, bool forward) const {
     if constexpr (kForm == LstmInputForm::kDense) {
-      return {kForm, arrays->Input("x"), arrays->Input("kernel"),
-              forward ? arrays->Input("bias") : nullptr, nullptr, nullptr};
+      return {kForm,
+              arrays->Input("x"),
+              arrays->Input("kernel"),
+              forward ? arrays->Input("bias") : nullptr,
+              nullptr,
+              nullptr};
     } else {
       return {kForm, nullptr, nullptr, nullptr, tokens, forward ? arrays->Input("table") : nullptr};
     }
@@ -93,8 +96,7 @@ class Rank1LstmOp : public OpKernel {
       a.Output("cells", {0, 0, 0});
       args.gates = args.cells = nullptr;
     }
-    args.workspace = a.Scratch(
-        Rank1LstmForwardWorkspace(call.shape, kForm, is_training_));
+    args.workspace = a.Scratch(Rank1LstmForwardWorkspace(call.shape, kForm, is_training_));
     OP_REQUIRES_OK(ctx, a.status());
     args.u += call.member * units;
     args.v += call.member * 4 * units;
@@ -147,8 +149,7 @@ class Rank1LstmGradOp : public OpKernel {
     args.drecurrent_kernel = a.Output("drecurrent_kernel", {units, 4 * units});
     args.du = a.Output("du", {call.K, units});
     args.dv = a.Output("dv", {call.K, 4 * units});
-    args.workspace =
-        a.Scratch(Rank1LstmBackwardWorkspace(call.shape, kForm));
+    args.workspace = a.Scratch(Rank1LstmBackwardWorkspace(call.shape, kForm));
     OP_REQUIRES_OK(ctx, a.status());
     // The other members' rows have no part in this minibatch.
     std::fill_n(args.du, call.K * units, Scalar(0));
@@ -162,20 +163,19 @@ class Rank1LstmGradOp : public OpKernel {
   }
 };
 
-#define REGISTER_CPU(T)                                                                        \
-  REGISTER_KERNEL_BUILDER(                                                                     \
-      Name("LatePhase>Rank1Lstm").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),       \
+#define REGISTER_CPU(T)                                                                            \
+  REGISTER_KERNEL_BUILDER(                                                                         \
+      Name("LatePhase>Rank1Lstm").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),           \
       Rank1LstmOp<T, LstmInputForm::kDense>);                                                      \
-  REGISTER_KERNEL_BUILDER(                                                                     \
-      Name("LatePhase>Rank1LstmGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),   \
+  REGISTER_KERNEL_BUILDER(                                                                         \
+      Name("LatePhase>Rank1LstmGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),       \
       Rank1LstmGradOp<T, LstmInputForm::kDense>);                                                  \
-  REGISTER_KERNEL_BUILDER(                                                                     \
-      Name("LatePhase>Rank1LstmTokens").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), \
+  REGISTER_KERNEL_BUILDER(                                                                         \
+      Name("LatePhase>Rank1LstmTokens").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),     \
       Rank1LstmOp<T, LstmInputForm::kTokens>);                                                     \
-  REGISTER_KERNEL_BUILDER(Name("LatePhase>Rank1LstmTokensGrad")                                \
-                              .Device(tensorflow::DEVICE_CPU)                                  \
-                              .TypeConstraint<T>("T"),                                         \
-                          Rank1LstmGradOp<T, LstmInputForm::kTokens>)
+  REGISTER_KERNEL_BUILDER(                                                                         \
+      Name("LatePhase>Rank1LstmTokensGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), \
+      Rank1LstmGradOp<T, LstmInputForm::kTokens>)
 REGISTER_CPU(float);
 REGISTER_CPU(double);
 REGISTER_CPU(Eigen::half);

@@ -1,4 +1,5 @@
-// Shapes of the rank-1 LSTM ops: what the graph checks and what the kernels check. In the order of the signatures.
+// Shapes of the rank-1 LSTM ops: what the graph checks and what the kernels check. In the order of
+// the signatures.
 #ifndef LATE_PHASE_KERNELS_RANK1_LSTM_SHAPES_H_
 #define LATE_PHASE_KERNELS_RANK1_LSTM_SHAPES_H_
 
@@ -29,8 +30,8 @@ inline constexpr ShapeRule kRank1LstmTokensInputs[] = {
 };
 // Of both forms; `gates` and `cells` are [0, 0, 0] in inference.
 inline constexpr ShapeRule kRank1LstmOutputs[] = {
-    {"h", "[time, batch, units]"},       {"final_h", "[batch, units]"},
-    {"final_c", "[batch, units]"},       {"gates", "[time, batch, 4*units]"},
+    {"h", "[time, batch, units]"},     {"final_h", "[batch, units]"},
+    {"final_c", "[batch, units]"},     {"gates", "[time, batch, 4*units]"},
     {"cells", "[time, batch, units]"},
 };
 

@@ -12,8 +12,9 @@
 
 namespace late_phase {
 
-// Adds op `op` ("LatePhase>Name") with the given inputs under the scope's next free name for `name`. `configure` sets attributes.
-// An error, also one of the shape function, ends in the scope's status, and the operation is then empty.
+// Adds op `op` ("LatePhase>Name") with the given inputs under the scope's next free name for
+// `name`. `configure` sets attributes. An error, also one of the shape function, ends in the
+// scope's status, and the operation is then empty.
 tensorflow::Operation AddOp(
     const tensorflow::Scope& scope, const std::string& op, const std::string& name,
     const std::vector<tensorflow::Input>& inputs,

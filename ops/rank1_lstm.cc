@@ -35,8 +35,8 @@ Rank1Lstm::Rank1Lstm(const tensorflow::Scope& scope, tensorflow::Input x,
 Rank1LstmTokens::Rank1LstmTokens(const tensorflow::Scope& scope, tensorflow::Input tokens,
                                  tensorflow::Input table, tensorflow::Input initial_h,
                                  tensorflow::Input initial_c, tensorflow::Input recurrent_kernel,
-                                 tensorflow::Input u, tensorflow::Input v,
-                                 tensorflow::Input member, const Attrs& attrs) {
+                                 tensorflow::Input u, tensorflow::Input v, tensorflow::Input member,
+                                 const Attrs& attrs) {
   Build(scope, "LatePhase>Rank1LstmTokens", "Rank1LstmTokens",
         {tokens, table, initial_h, initial_c, recurrent_kernel, u, v, member}, attrs, this);
 }

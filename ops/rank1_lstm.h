@@ -1,10 +1,11 @@
-// C++ graph wrappers of the rank-1 LSTM ops, in the style of TensorFlow's own: construct one, use its outputs.
+// C++ graph wrappers of the rank-1 LSTM ops, in the style of TensorFlow's own: construct one, use
+// its outputs.
 //
-//   late_phase::ops::Rank1Lstm lstm(scope, x, initial_h, initial_c, kernel, recurrent_kernel, bias, u, v, member);
-//   auto loss = Mean(scope, lstm.h, {0, 1, 2});
+//   late_phase::ops::Rank1Lstm lstm(scope, x, initial_h, initial_c, kernel, recurrent_kernel, bias,
+//   u, v, member); auto loss = Mean(scope, lstm.h, {0, 1, 2});
 //
-// Shapes and meaning: docs/ops.md. Errors end in the scope's status. AddSymbolicGradients works through all inputs but `member`
-// and `tokens`.
+// Shapes and meaning: docs/ops.md. Errors end in the scope's status. AddSymbolicGradients works
+// through all inputs but `member` and `tokens`.
 #ifndef LATE_PHASE_OPS_RANK1_LSTM_H_
 #define LATE_PHASE_OPS_RANK1_LSTM_H_
 
@@ -35,11 +36,10 @@ struct Rank1Lstm {
 
 struct Rank1LstmTokens {
   using Attrs = Rank1LstmAttrs;
-  Rank1LstmTokens(const tensorflow::Scope& scope, tensorflow::Input tokens,
-                  tensorflow::Input table, tensorflow::Input initial_h,
-                  tensorflow::Input initial_c, tensorflow::Input recurrent_kernel,
-                  tensorflow::Input u, tensorflow::Input v, tensorflow::Input member,
-                  const Attrs& attrs = Attrs());
+  Rank1LstmTokens(const tensorflow::Scope& scope, tensorflow::Input tokens, tensorflow::Input table,
+                  tensorflow::Input initial_h, tensorflow::Input initial_c,
+                  tensorflow::Input recurrent_kernel, tensorflow::Input u, tensorflow::Input v,
+                  tensorflow::Input member, const Attrs& attrs = Attrs());
 
   tensorflow::Operation operation;
   tensorflow::Output h;             // [time, batch, units]

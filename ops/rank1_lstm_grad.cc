@@ -1,4 +1,5 @@
-// C++ gradient functions of the rank-1 LSTM family: each only calls its Grad op. The Python ones: python/late_phase/gradients.py.
+// C++ gradient functions of the rank-1 LSTM family: each only calls its Grad op. The Python ones:
+// python/late_phase/gradients.py.
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/add_op.h"
@@ -15,8 +16,8 @@ using tensorflow::Operation;
 using tensorflow::Output;
 using tensorflow::Scope;
 
-// Calls `grad_op` on the forward inputs (`bias` left out, of which the gradient does not depend), the forward outputs h, gates,
-// cells, and the gradients of h, final_h, final_c.
+// Calls `grad_op` on the forward inputs (`bias` left out, of which the gradient does not depend),
+// the forward outputs h, gates, cells, and the gradients of h, final_h, final_c.
 absl::Status CallGradOp(const Scope& scope, const Operation& op, const std::string& grad_op,
                         const std::string& name, int skipped_input,
                         const std::vector<Output>& grad_inputs, Operation* result) {

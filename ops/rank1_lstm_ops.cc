@@ -1,4 +1,5 @@
-// Signatures and shape functions of the rank-1 LSTM family. What the ops compute: kernels/rank1_lstm.h and docs/ops.md.
+// Signatures and shape functions of the rank-1 LSTM family. What the ops compute:
+// kernels/rank1_lstm.h and docs/ops.md.
 #include "kernels/rank1_lstm_shapes.h"
 #include "ops/shape_inference.h"
 #include "tensorflow/core/framework/op.h"
@@ -9,7 +10,8 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 
 template <size_t kInputs>
-absl::Status ForwardShapes(InferenceContext* c, const char* op, const ShapeRule (&inputs)[kInputs]) {
+absl::Status ForwardShapes(InferenceContext* c, const char* op,
+                           const ShapeRule (&inputs)[kInputs]) {
   bool is_training = true;
   if (absl::Status status = c->GetAttr("is_training", &is_training); !status.ok()) return status;
   if (absl::Status status = InferFromRules(c, op, inputs, kRank1LstmOutputs); !status.ok()) {
@@ -65,28 +67,28 @@ REGISTER_OP("LatePhase>Rank1LstmTokens")
 
 REGISTER_OP("LatePhase>Rank1LstmGrad")
     .Attr("T: {half, bfloat16, float, double}")
-    .Input("x: T")                  // [time, batch, input]
-    .Input("initial_h: T")          // [batch, units]
-    .Input("initial_c: T")          // [batch, units]
-    .Input("kernel: T")             // [input, 4*units]
-    .Input("recurrent_kernel: T")   // [units, 4*units]
-    .Input("u: T")                  // [K, units]
-    .Input("v: T")                  // [K, 4*units]
-    .Input("member: int32")         // []
-    .Input("h: T")                  // [time, batch, units], an output of the forward op
-    .Input("gates: T")              // [time, batch, 4*units], an output of the forward op
-    .Input("cells: T")              // [time, batch, units], an output of the forward op
-    .Input("dh: T")                 // [time, batch, units]
-    .Input("dfinal_h: T")           // [batch, units]
-    .Input("dfinal_c: T")           // [batch, units]
-    .Output("dx: T")                // [time, batch, input]
-    .Output("dinitial_h: T")        // [batch, units]
-    .Output("dinitial_c: T")        // [batch, units]
-    .Output("dkernel: T")           // [input, 4*units]
-    .Output("drecurrent_kernel: T") // [units, 4*units]
-    .Output("dbias: T")             // [4*units]
-    .Output("du: T")                // [K, units], zero outside row `member`
-    .Output("dv: T")                // [K, 4*units], zero outside row `member`
+    .Input("x: T")                   // [time, batch, input]
+    .Input("initial_h: T")           // [batch, units]
+    .Input("initial_c: T")           // [batch, units]
+    .Input("kernel: T")              // [input, 4*units]
+    .Input("recurrent_kernel: T")    // [units, 4*units]
+    .Input("u: T")                   // [K, units]
+    .Input("v: T")                   // [K, 4*units]
+    .Input("member: int32")          // []
+    .Input("h: T")                   // [time, batch, units], an output of the forward op
+    .Input("gates: T")               // [time, batch, 4*units], an output of the forward op
+    .Input("cells: T")               // [time, batch, units], an output of the forward op
+    .Input("dh: T")                  // [time, batch, units]
+    .Input("dfinal_h: T")            // [batch, units]
+    .Input("dfinal_c: T")            // [batch, units]
+    .Output("dx: T")                 // [time, batch, input]
+    .Output("dinitial_h: T")         // [batch, units]
+    .Output("dinitial_c: T")         // [batch, units]
+    .Output("dkernel: T")            // [input, 4*units]
+    .Output("drecurrent_kernel: T")  // [units, 4*units]
+    .Output("dbias: T")              // [4*units]
+    .Output("du: T")                 // [K, units], zero outside row `member`
+    .Output("dv: T")                 // [K, 4*units], zero outside row `member`
     .SetShapeFn([](InferenceContext* c) {
       return InferFromRules(c, "LatePhase>Rank1LstmGrad", kRank1LstmGradInputs,
                             kRank1LstmGradOutputs);
@@ -94,26 +96,26 @@ REGISTER_OP("LatePhase>Rank1LstmGrad")
 
 REGISTER_OP("LatePhase>Rank1LstmTokensGrad")
     .Attr("T: {half, bfloat16, float, double}")
-    .Input("tokens: int32")         // [time, batch]
-    .Input("table: T")              // [vocab, 4*units]
-    .Input("initial_h: T")          // [batch, units]
-    .Input("initial_c: T")          // [batch, units]
-    .Input("recurrent_kernel: T")   // [units, 4*units]
-    .Input("u: T")                  // [K, units]
-    .Input("v: T")                  // [K, 4*units]
-    .Input("member: int32")         // []
-    .Input("h: T")                  // [time, batch, units], an output of the forward op
-    .Input("gates: T")              // [time, batch, 4*units], an output of the forward op
-    .Input("cells: T")              // [time, batch, units], an output of the forward op
-    .Input("dh: T")                 // [time, batch, units]
-    .Input("dfinal_h: T")           // [batch, units]
-    .Input("dfinal_c: T")           // [batch, units]
-    .Output("dtable: T")            // [vocab, 4*units]
-    .Output("dinitial_h: T")        // [batch, units]
-    .Output("dinitial_c: T")        // [batch, units]
-    .Output("drecurrent_kernel: T") // [units, 4*units]
-    .Output("du: T")                // [K, units], zero outside row `member`
-    .Output("dv: T")                // [K, 4*units], zero outside row `member`
+    .Input("tokens: int32")          // [time, batch]
+    .Input("table: T")               // [vocab, 4*units]
+    .Input("initial_h: T")           // [batch, units]
+    .Input("initial_c: T")           // [batch, units]
+    .Input("recurrent_kernel: T")    // [units, 4*units]
+    .Input("u: T")                   // [K, units]
+    .Input("v: T")                   // [K, 4*units]
+    .Input("member: int32")          // []
+    .Input("h: T")                   // [time, batch, units], an output of the forward op
+    .Input("gates: T")               // [time, batch, 4*units], an output of the forward op
+    .Input("cells: T")               // [time, batch, units], an output of the forward op
+    .Input("dh: T")                  // [time, batch, units]
+    .Input("dfinal_h: T")            // [batch, units]
+    .Input("dfinal_c: T")            // [batch, units]
+    .Output("dtable: T")             // [vocab, 4*units]
+    .Output("dinitial_h: T")         // [batch, units]
+    .Output("dinitial_c: T")         // [batch, units]
+    .Output("drecurrent_kernel: T")  // [units, 4*units]
+    .Output("du: T")                 // [K, units], zero outside row `member`
+    .Output("dv: T")                 // [K, 4*units], zero outside row `member`
     .SetShapeFn([](InferenceContext* c) {
       return InferFromRules(c, "LatePhase>Rank1LstmTokensGrad", kRank1LstmTokensGradInputs,
                             kRank1LstmTokensGradOutputs);

@@ -11,7 +11,8 @@
 
 namespace late_phase {
 
-// Holds the inputs against their rules, which are in the order of the signature; an input of unknown rank passes.
+// Holds the inputs against their rules, which are in the order of the signature; an input of
+// unknown rank passes.
 template <size_t kCount>
 absl::Status MatchInputs(tensorflow::shape_inference::InferenceContext* c,
                          const ShapeRule (&rules)[kCount], ShapeMatcher* sizes) {

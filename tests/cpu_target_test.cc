@@ -1,4 +1,5 @@
-// LATE_PHASE_CPU limits both our own loops and the generated products. One process per setting: the choice is made once.
+// LATE_PHASE_CPU limits both our own loops and the generated products. One process per setting: the
+// choice is made once.
 #include "kernels/cpu_target.h"
 
 #include <libxsmm.h>

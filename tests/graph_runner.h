@@ -1,4 +1,5 @@
-// Runs the graph of a Scope in a fresh CPU session: what every graph test and the C++ examples' tests need.
+// Runs the graph of a Scope in a fresh CPU session: what every graph test and the C++ examples'
+// tests need.
 #ifndef LATE_PHASE_TESTS_GRAPH_RUNNER_H_
 #define LATE_PHASE_TESTS_GRAPH_RUNNER_H_
 
@@ -24,9 +25,8 @@ inline absl::Status RunGraph(const tensorflow::Scope& scope, const Feeds& feeds,
   tensorflow::GraphDef graph;
   if (absl::Status status = scope.ToGraphDef(&graph); !status.ok()) return status;
   tensorflow::SessionOptions options;
-  options.config.mutable_graph_options()
-      ->mutable_rewrite_options()
-      ->set_disable_meta_optimizer(true);  // run what was built
+  options.config.mutable_graph_options()->mutable_rewrite_options()->set_disable_meta_optimizer(
+      true);  // run what was built
   std::unique_ptr<tensorflow::Session> session(tensorflow::NewSession(options));
   if (absl::Status status = session->Create(graph); !status.ok()) return status;
   std::vector<std::string> names;

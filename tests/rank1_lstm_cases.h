@@ -33,15 +33,15 @@ inline std::vector<LstmCase> LstmCases() {
   std::vector<LstmCase> cases;
   for (bool tokens : {false, true}) {
     for (auto [T, N, C, H] : std::vector<std::array<int64_t, 4>>{{1, 1, 1, 1},
-                                                                  {7, 1, 23, 7},
-                                                                  {1, 129, 7, 23},
-                                                                  {23, 7, 1, 1},
-                                                                  {2, 23, 129, 16},
-                                                                  {7, 23, 67, 23},
-                                                                  {3, 67, 7, 67},
-                                                                  {67, 3, 5, 32},
-                                                                  {2, 5, 3, 129},
-                                                                  {129, 2, 7, 7}}) {
+                                                                 {7, 1, 23, 7},
+                                                                 {1, 129, 7, 23},
+                                                                 {23, 7, 1, 1},
+                                                                 {2, 23, 129, 16},
+                                                                 {7, 23, 67, 23},
+                                                                 {3, 67, 7, 67},
+                                                                 {67, 3, 5, 32},
+                                                                 {2, 5, 3, 129},
+                                                                 {129, 2, 7, 7}}) {
       cases.push_back({T, N, C, H, tokens});
     }
   }
@@ -49,10 +49,10 @@ inline std::vector<LstmCase> LstmCases() {
 }
 
 struct LstmProblem {
-  reference::Lstm inputs;        // x is one-hot for the token form, and bias is zero
+  reference::Lstm inputs;  // x is one-hot for the token form, and bias is zero
   bool token_form;
-  std::vector<int32_t> tokens;   // [T,N]; token form only
-  reference::LstmOutputs dout;   // gradients of the outputs
+  std::vector<int32_t> tokens;  // [T,N]; token form only
+  reference::LstmOutputs dout;  // gradients of the outputs
 };
 
 // Values are rounded to float, so that the double oracle and a float core see the same numbers.

@@ -1,4 +1,5 @@
-// Bad input to the rank-1 LSTM ops, in graphs of unknown shapes (the kernels answer) and of known ones (the shape functions do).
+// Bad input to the rank-1 LSTM ops, in graphs of unknown shapes (the kernels answer) and of known
+// ones (the shape functions do).
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "tensorflow/core/framework/tensor_util.h"
@@ -40,7 +41,9 @@ void ExpectComplaint(const absl::Status& status, const std::string& op, const st
 class Rank1LstmErrors : public ::testing::TestWithParam<bool> {
  protected:
   // T = 4, N = 3, C = 5, H = 6, K = 2.
-  Tensors Good() const { return LstmTensors<float>(MakeLstmProblem({4, 3, 5, 6, GetParam()}), 2, 1); }
+  Tensors Good() const {
+    return LstmTensors<float>(MakeLstmProblem({4, 3, 5, 6, GetParam()}), 2, 1);
+  }
   std::string Op() const { return OpName(GetParam()); }
 };
 
@@ -84,8 +87,9 @@ TEST_P(Rank1LstmErrors, NoUnits) {
   }
 }
 
-// Every input with one more dimension, and with each size one too large. The first input to contradict an earlier one is named,
-// so the error may name another argument; it must be one of this op's and carry its real shape.
+// Every input with one more dimension, and with each size one too large. The first input to
+// contradict an earlier one is named, so the error may name another argument; it must be one of
+// this op's and carry its real shape.
 TEST_P(Rank1LstmErrors, EveryMismatchedShape) {
   const Tensors good = Good();
   int tried = 0;
@@ -147,7 +151,8 @@ TEST_P(Rank1LstmErrors, EmptyTimeAndBatchAreNoErrors) {
   }
 }
 
-// x [time, batch, 0] may be empty while [time, batch, units] is larger than any memory, or than 64 bits.
+// x [time, batch, 0] may be empty while [time, batch, units] is larger than any memory, or than 64
+// bits.
 TEST(Rank1LstmDenseErrors, HugeOutputsOfEmptyInputsDoNotCrash) {
   for (int64_t time : {int64_t{1} << 60, int64_t{1} << 61}) {
     Tensors tensors = LstmTensors<float>(MakeLstmProblem({4, 3, 5, 6, false}), 2, 1);

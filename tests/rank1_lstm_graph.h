@@ -1,4 +1,5 @@
-// A C++ graph of a rank-1 LSTM with all its gradients, fed with a test problem. Shared by the graph tests of the family.
+// A C++ graph of a rank-1 LSTM with all its gradients, fed with a test problem. Shared by the graph
+// tests of the family.
 #ifndef LATE_PHASE_TESTS_RANK1_LSTM_GRAPH_H_
 #define LATE_PHASE_TESTS_RANK1_LSTM_GRAPH_H_
 
@@ -15,7 +16,8 @@
 namespace late_phase {
 namespace testing {
 
-// The inputs of the op by name, the member's rows of u and v inside stacks of K whose other rows are 99.
+// The inputs of the op by name, the member's rows of u and v inside stacks of K whose other rows
+// are 99.
 template <typename T>
 std::map<std::string, tensorflow::Tensor> LstmTensors(const LstmProblem& p, int64_t K,
                                                       int32_t member) {
@@ -63,9 +65,8 @@ struct LstmGraph {
                           attrs);
       outputs = {lstm.h, lstm.final_h, lstm.final_c, lstm.gates, lstm.cells};
     } else {
-      ops::Rank1LstmTokens lstm(scope, in["tokens"], in["table"], in["initial_h"],
-                                in["initial_c"], in["recurrent_kernel"], in["u"], in["v"],
-                                in["member"], attrs);
+      ops::Rank1LstmTokens lstm(scope, in["tokens"], in["table"], in["initial_h"], in["initial_c"],
+                                in["recurrent_kernel"], in["u"], in["v"], in["member"], attrs);
       outputs = {lstm.h, lstm.final_h, lstm.final_c, lstm.gates, lstm.cells};
     }
   }
@@ -74,9 +75,9 @@ struct LstmGraph {
   template <typename T>
   absl::Status AddGradients(const LstmProblem& p) {
     const auto& in = p.inputs;
-    const std::vector<tensorflow::Tensor> dout = {
-        MakeTensor<T>({in.T, in.N, in.H}, p.dout.h), MakeTensor<T>({in.N, in.H}, p.dout.final_h),
-        MakeTensor<T>({in.N, in.H}, p.dout.final_c)};
+    const std::vector<tensorflow::Tensor> dout = {MakeTensor<T>({in.T, in.N, in.H}, p.dout.h),
+                                                  MakeTensor<T>({in.N, in.H}, p.dout.final_h),
+                                                  MakeTensor<T>({in.N, in.H}, p.dout.final_c)};
     std::vector<tensorflow::Output> given, wanted, grads;
     for (int i = 0; i < 3; ++i) {
       const std::string name = "dout" + std::to_string(i);

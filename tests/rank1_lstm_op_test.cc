@@ -1,4 +1,5 @@
-// The rank-1 LSTM ops in C++ graphs: values and symbolic gradients against plain double-precision loops.
+// The rank-1 LSTM ops in C++ graphs: values and symbolic gradients against plain double-precision
+// loops.
 #include "gtest/gtest.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tests/rank1_lstm_graph.h"
@@ -69,8 +70,9 @@ TEST_P(Rank1LstmGraph, FloatEqualsReference) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Rank1LstmGraph, ::testing::ValuesIn(testing::LstmCases()),
                          [](const auto& info) { return info.param.Name(); });
 
-// Half has 11 significant bits, bfloat16 8: inputs, outputs and saved gates are rounded to them, the arithmetic is float. A
-// result carries the rounding of what it was made of, so a few units of 2^-11 or 2^-8.
+// Half has 11 significant bits, bfloat16 8: inputs, outputs and saved gates are rounded to them,
+// the arithmetic is float. A result carries the rounding of what it was made of, so a few units of
+// 2^-11 or 2^-8.
 TEST(Rank1LstmGraphTest, HalfTypesAreRoundedFloats) {
   for (bool tokens : {false, true}) {
     const LstmCase shape{5, 7, 6, 23, tokens};
@@ -100,7 +102,8 @@ TEST(Rank1LstmGraphTest, InferenceSavesNothingAndAgrees) {
   }
 }
 
-// The gradient kernel works in the buffer of `gates` if it may; somebody who still reads `gates` must not notice.
+// The gradient kernel works in the buffer of `gates` if it may; somebody who still reads `gates`
+// must not notice.
 TEST(Rank1LstmGraphTest, GradientLeavesFetchedGatesAlone) {
   const LstmProblem p = MakeLstmProblem({5, 19, 6, 23, false});
   const auto tensors = LstmTensors<float>(p, 2, 1);
@@ -112,7 +115,8 @@ TEST(Rank1LstmGraphTest, GradientLeavesFetchedGatesAlone) {
   EXPECT_EQ(Values<float>(with_gradient.at("gates")), Values<float>(alone.at("gates")));
 }
 
-// A loss that uses h alone: the unused outputs have no gradient, which is not the same as a wrong one.
+// A loss that uses h alone: the unused outputs have no gradient, which is not the same as a wrong
+// one.
 TEST(Rank1LstmGraphTest, UnusedOutputsCountAsZero) {
   LstmProblem p = MakeLstmProblem({4, 3, 5, 6, false});
   LstmGraph graph(LstmTensors<double>(p, 1, 0));
@@ -130,7 +134,8 @@ TEST(Rank1LstmGraphTest, UnusedOutputsCountAsZero) {
             kTolerance<double>);
 }
 
-// The oracle's own gradient, and with it the op's, against differences of the op's values: independent of every derivation.
+// The oracle's own gradient, and with it the op's, against differences of the op's values:
+// independent of every derivation.
 TEST(Rank1LstmGraphTest, GradientsEqualNumericalDifferences) {
   const LstmProblem p = MakeLstmProblem({3, 2, 3, 4, false});
   const auto tensors = LstmTensors<double>(p, 2, 1);
@@ -154,7 +159,8 @@ TEST(Rank1LstmGraphTest, GradientsEqualNumericalDifferences) {
   for (const auto& [name, tensor] : tensors) {
     if (name == "member") continue;
     const auto analytic = Values<double>(results.at("d" + name));
-    // Three elements of each tensor: the first, the middle, the last (which lies in the member's row).
+    // Three elements of each tensor: the first, the middle, the last (which lies in the member's
+    // row).
     const int64_t size = tensor.NumElements();
     for (int64_t i : {int64_t{0}, size / 2, size - 1}) {
       auto shifted = [&](double by) {

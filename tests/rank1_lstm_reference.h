@@ -1,9 +1,10 @@
-// The rank-1 LSTM and its gradient as plain double-precision loops, written from the equations and not from the core:
+// The rank-1 LSTM and its gradient as plain double-precision loops, written from the equations and
+// not from the core:
 //
 //   z_t = x_t W + b + ((h_{t−1} ∘ u) R) ∘ v,   gate order i, f, g, o
 //
-// The factors are applied step by step, never folded into R; the token form is the dense one with one-hot inputs. Oracle for
-// tests, as slow as it looks.
+// The factors are applied step by step, never folded into R; the token form is the dense one with
+// one-hot inputs. Oracle for tests, as slow as it looks.
 #ifndef LATE_PHASE_TESTS_RANK1_LSTM_REFERENCE_H_
 #define LATE_PHASE_TESTS_RANK1_LSTM_REFERENCE_H_
 
@@ -98,8 +99,18 @@ inline LstmOutputs Forward(const Lstm& m) {
 // `d` holds the gradients of the outputs.
 inline LstmGradients Backward(const Lstm& m, const LstmOutputs& d) {
   const int64_t H = m.H, Z = 4 * m.H;
-  LstmGradients grad{m.T, m.N, m.C, m.H, Values(m.x.size()), Values(m.N * H), Values(m.N * H),
-                     Values(m.C * Z), Values(H * Z), Values(Z), Values(H), Values(Z)};
+  LstmGradients grad{m.T,
+                     m.N,
+                     m.C,
+                     m.H,
+                     Values(m.x.size()),
+                     Values(m.N * H),
+                     Values(m.N * H),
+                     Values(m.C * Z),
+                     Values(H * Z),
+                     Values(Z),
+                     Values(H),
+                     Values(Z)};
   for (int64_t n = 0; n < m.N; ++n) {
     const Trace trace = Walk(m, n);
     Values dh(H), dc(H);

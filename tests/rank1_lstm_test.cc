@@ -1,5 +1,5 @@
-// The CPU core of the rank-1 LSTM against plain double-precision loops. No TensorFlow; also run under ASan and UBSan, and with
-// LATE_PHASE_CPU set to each instruction set.
+// The CPU core of the rank-1 LSTM against plain double-precision loops. No TensorFlow; also run
+// under ASan and UBSan, and with LATE_PHASE_CPU set to each instruction set.
 #include "kernels/rank1_lstm.h"
 
 #include <cmath>
@@ -28,19 +28,30 @@ Parallel Threads(int threads) {
           }};
 }
 
-// Owns every array of one forward and backward call. Outputs start as NaN: what the core leaves unwritten shows.
+// Owns every array of one forward and backward call. Outputs start as NaN: what the core leaves
+// unwritten shows.
 template <typename T>
 struct CoreRun {
   using Array = std::vector<T>;
   static Array Unwritten(int64_t size) { return Array(size, std::numeric_limits<T>::quiet_NaN()); }
 
   CoreRun(const LstmProblem& p, const Parallel& parallel, bool training = true)
-      : T_(p.inputs.T), N(p.inputs.N), C(p.inputs.C), H(p.inputs.H), dense(!p.token_form),
-        x(Cast<T>(p.inputs.x)), initial_h(Cast<T>(p.inputs.initial_h)),
-        initial_c(Cast<T>(p.inputs.initial_c)), kernel(Cast<T>(p.inputs.kernel)),
-        recurrent_kernel(Cast<T>(p.inputs.recurrent_kernel)), bias(Cast<T>(p.inputs.bias)),
-        u(Cast<T>(p.inputs.u)), v(Cast<T>(p.inputs.v)), h(Unwritten(T_ * N * H)),
-        final_h(Unwritten(N * H)), final_c(Unwritten(N * H)) {
+      : T_(p.inputs.T),
+        N(p.inputs.N),
+        C(p.inputs.C),
+        H(p.inputs.H),
+        dense(!p.token_form),
+        x(Cast<T>(p.inputs.x)),
+        initial_h(Cast<T>(p.inputs.initial_h)),
+        initial_c(Cast<T>(p.inputs.initial_c)),
+        kernel(Cast<T>(p.inputs.kernel)),
+        recurrent_kernel(Cast<T>(p.inputs.recurrent_kernel)),
+        bias(Cast<T>(p.inputs.bias)),
+        u(Cast<T>(p.inputs.u)),
+        v(Cast<T>(p.inputs.v)),
+        h(Unwritten(T_ * N * H)),
+        final_h(Unwritten(N * H)),
+        final_c(Unwritten(N * H)) {
     const Rank1LstmShape shape{T_, N, C, H};
     if (dense) {
       input = {LstmInputForm::kDense, x.data(), kernel.data(), bias.data(), nullptr, nullptr};
@@ -52,11 +63,11 @@ struct CoreRun {
       cells = Unwritten(T_ * N * H);
     }
     Array workspace = Unwritten(Rank1LstmForwardWorkspace(shape, input.form, training));
-    Rank1LstmForwardCpu<T>({shape, input, initial_h.data(), initial_c.data(),
-                            recurrent_kernel.data(), u.data(), v.data(), h.data(), final_h.data(),
-                            final_c.data(), training ? gates.data() : nullptr,
-                            training ? cells.data() : nullptr, workspace.data()},
-                           parallel);
+    Rank1LstmForwardCpu<T>(
+        {shape, input, initial_h.data(), initial_c.data(), recurrent_kernel.data(), u.data(),
+         v.data(), h.data(), final_h.data(), final_c.data(), training ? gates.data() : nullptr,
+         training ? cells.data() : nullptr, workspace.data()},
+        parallel);
     if (!training) return;
 
     const Array dh = Cast<T>(p.dout.h), dfinal_h = Cast<T>(p.dout.final_h),
@@ -70,13 +81,30 @@ struct CoreRun {
     du = Unwritten(H);
     dv = Unwritten(4 * H);
     workspace = Unwritten(Rank1LstmBackwardWorkspace(shape, input.form));
-    Rank1LstmBackwardCpu<T>(
-        {shape, input, initial_h.data(), initial_c.data(), recurrent_kernel.data(), u.data(),
-         v.data(), h.data(), cells.data(), gates.data(), dh.data(), dfinal_h.data(),
-         dfinal_c.data(), dx.data(), dense ? dkernel.data() : nullptr, dbias.data(),
-         dense ? nullptr : dkernel.data(), dinitial_h.data(), dinitial_c.data(),
-         drecurrent_kernel.data(), du.data(), dv.data(), workspace.data()},
-        parallel);
+    Rank1LstmBackwardCpu<T>({shape,
+                             input,
+                             initial_h.data(),
+                             initial_c.data(),
+                             recurrent_kernel.data(),
+                             u.data(),
+                             v.data(),
+                             h.data(),
+                             cells.data(),
+                             gates.data(),
+                             dh.data(),
+                             dfinal_h.data(),
+                             dfinal_c.data(),
+                             dx.data(),
+                             dense ? dkernel.data() : nullptr,
+                             dbias.data(),
+                             dense ? nullptr : dkernel.data(),
+                             dinitial_h.data(),
+                             dinitial_c.data(),
+                             drecurrent_kernel.data(),
+                             du.data(),
+                             dv.data(),
+                             workspace.data()},
+                            parallel);
   }
 
   int64_t T_, N, C, H;
@@ -114,7 +142,8 @@ class Rank1LstmCore : public ::testing::TestWithParam<LstmCase> {
 TEST_P(Rank1LstmCore, DoubleEqualsReference) { ExpectEqualsReference<double>(); }
 TEST_P(Rank1LstmCore, FloatEqualsReference) { ExpectEqualsReference<float>(); }
 
-// The slices of the batch follow the thread count, and the generated products sum in an order that follows the slice.
+// The slices of the batch follow the thread count, and the generated products sum in an order that
+// follows the slice.
 TEST_P(Rank1LstmCore, ThreadCountChangesRoundingOnly) {
   const LstmProblem p = MakeLstmProblem(GetParam());
   const CoreRun<double> one(p, Threads(1));
@@ -203,7 +232,8 @@ TEST(Rank1LstmCoreTest, SaturatedGatesStayFinite) {
   }
 }
 
-// With a small initialisation the activations are tiny; their relative, not only their absolute error must be that of a float.
+// With a small initialisation the activations are tiny; their relative, not only their absolute
+// error must be that of a float.
 TEST(Rank1LstmCoreTest, TinyActivationsKeepTheirPrecision) {
   LstmProblem p = MakeLstmProblem({1, 4, 5, 33, false});
   for (auto* values : {&p.inputs.kernel, &p.inputs.recurrent_kernel, &p.inputs.bias,

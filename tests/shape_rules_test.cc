@@ -29,7 +29,8 @@ TEST(ShapeRules, WrongRank) {
   ShapeMatcher sizes("Op");
   EXPECT_EQ(sizes.Match({"a", "[batch, units]"}, {3}),
             "Op: `a` must be [batch, units]. Received: shape=[3]");
-  EXPECT_EQ(sizes.Match({"member", "[]"}, {1}), "Op: `member` must be a scalar. Received: shape=[1]");
+  EXPECT_EQ(sizes.Match({"member", "[]"}, {1}),
+            "Op: `member` must be a scalar. Received: shape=[1]");
   EXPECT_EQ(sizes.Match({"member", "[]"}, {}), "");
 }
 

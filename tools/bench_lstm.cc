@@ -1,10 +1,13 @@
-// Times the rank-1 LSTM in C++ graphs with Google Benchmark. `tools/latephase bench lstm` runs this and the peers alternately.
+// Times the rank-1 LSTM in C++ graphs with Google Benchmark. `tools/latephase bench lstm` runs this
+// and the peers alternately.
 //
 //   bench_lstm --benchmark_format=json ...   the benchmarks below
-//   bench_lstm --pairs=200                   cost of K = 10 members against K = 1, in alternating pairs; prints JSON
+//   bench_lstm --pairs=200                   cost of K = 10 members against K = 1, in alternating
+//   pairs; prints JSON
 //
-// One step is the LSTM part of an enwik8 training step, forward and backward: table = E·W + b, token LSTM, and the gradients of
-// E, W, b, R, u and v for a given gradient of h. 500 units, embedding 205, batch 128, 100 characters, float.
+// One step is the LSTM part of an enwik8 training step, forward and backward: table = E·W + b,
+// token LSTM, and the gradients of E, W, b, R, u and v for a given gradient of h. 500 units,
+// embedding 205, batch 128, 100 characters, float.
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -56,9 +59,8 @@ class Step {
     auto scope = tensorflow::Scope::NewRootScope();
     auto input = [&](const std::string& name, const Tensor& value) -> tensorflow::Output {
       feeds_.push_back({name, value});
-      return tensorflow::ops::Placeholder(
-          scope.WithOpName(name), value.dtype(),
-          tensorflow::ops::Placeholder::Shape(value.shape()));
+      return tensorflow::ops::Placeholder(scope.WithOpName(name), value.dtype(),
+                                          tensorflow::ops::Placeholder::Shape(value.shape()));
     };
     Tensor tokens(tensorflow::DT_INT32, TensorShape({T, N})), member(tensorflow::DT_INT32, {});
     std::mt19937 engine(2);
@@ -74,8 +76,8 @@ class Step {
     const auto v = input("v", Uniform({K, 4 * H}, 0.9f, 1.1f));
     const auto h0 = input("h0", Uniform({N, H}, -0.1f, 0.1f));
     const auto c0 = input("c0", Uniform({N, H}, -0.1f, 0.1f));
-    const tensorflow::Output table = tensorflow::ops::Add(
-        scope, tensorflow::ops::MatMul(scope, E, W), b);
+    const tensorflow::Output table =
+        tensorflow::ops::Add(scope, tensorflow::ops::MatMul(scope, E, W), b);
     const ops::Rank1LstmTokens lstm(scope, input("tokens", tokens), table, h0, c0, R, u, v,
                                     input("member", member), {kind != Kind::kInference});
     if (kind == Kind::kTraining) {
@@ -132,9 +134,10 @@ void BM_Step(benchmark::State& state, Size size, Step::Kind kind) {
   state.SetItemsProcessed(state.iterations() * size.T * size.N);
 }
 
-// The floor: the step's matrix products alone, weights already packed, through the same library on as many threads. The
-// recurrent ones are [rows,H]·[H,4H] and [rows,4H]·[4H,H] per time step and slice of the batch, and H [T·N,H]ᵀ·[T·N,4H] at
-// the end; the table's three small ones are counted too.
+// The floor: the step's matrix products alone, weights already packed, through the same library on
+// as many threads. The recurrent ones are [rows,H]·[H,4H] and [rows,4H]·[4H,H] per time step and
+// slice of the batch, and H [T·N,H]ᵀ·[T·N,4H] at the end; the table's three small ones are counted
+// too.
 void BM_Products(benchmark::State& state) {
   const Size size;
   const int64_t T = size.T, N = size.N, H = size.H, Z = 4 * H, slices = Threads(), chunk = 128;
@@ -146,9 +149,11 @@ void BM_Products(benchmark::State& state) {
                      });
   };
   const Tensor h = Uniform({T, N, H}, -1, 1), dz = Uniform({T, N, Z}, -0.1f, 0.1f),
-               packed = Uniform({H, Z}, -0.05f, 0.05f), embedding = Uniform({kVocab, kEmbedding}, -1, 1),
+               packed = Uniform({H, Z}, -0.05f, 0.05f),
+               embedding = Uniform({kVocab, kEmbedding}, -1, 1),
                packed_w = Uniform({kEmbedding, Z}, -0.05f, 0.05f);
-  Tensor z(tensorflow::DT_FLOAT, TensorShape({N, Z})), dh(tensorflow::DT_FLOAT, TensorShape({N, H}));
+  Tensor z(tensorflow::DT_FLOAT, TensorShape({N, Z})),
+      dh(tensorflow::DT_FLOAT, TensorShape({N, H}));
   Tensor dR(tensorflow::DT_FLOAT, TensorShape({H, Z}));
   Tensor table(tensorflow::DT_FLOAT, TensorShape({kVocab, Z}));
   Tensor packed_dz = Uniform({chunk, Z}, -0.1f, 0.1f);
@@ -165,7 +170,8 @@ void BM_Products(benchmark::State& state) {
         backward.Run(data(dz) + (t * N + begin) * Z, data(packed), data(dh) + begin * H);
       }
     });
-    // Sixteen panels per task, as many as keep a chunk of h and their part of dR in a second-level cache.
+    // Sixteen panels per task, as many as keep a chunk of h and their part of dR in a second-level
+    // cache.
     const int64_t panels = PanelCount(Z), block = 16;
     parallel((panels + block - 1) / block, [&](int64_t task) {
       const int64_t begin = task * block, end = std::min(begin + block, panels);
@@ -189,20 +195,25 @@ void BM_Products(benchmark::State& state) {
     });
   }
   const double flops = 2.0 * Z * (3.0 * T * N * H + 3.0 * kVocab * kEmbedding);
-  state.counters["GFLOP/s"] = benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void Register(const std::string& name, Size size, Step::Kind kind) {
   benchmark::RegisterBenchmark(name.c_str(), BM_Step, size, kind)
-      ->UseRealTime()->Unit(benchmark::kMillisecond)->Iterations(1);
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond)
+      ->Iterations(1);
 }
 
-// Rounds of three steps: one member, one member again (the control), ten members. Prints the times for tools/bench_lstm.py.
+// Rounds of three steps: one member, one member again (the control), ten members. Prints the times
+// for tools/bench_lstm.py.
 void RunPairs(int pairs) {
   Step one({}, Step::Kind::kTraining), control({}, Step::Kind::kTraining);
   Step ten({100, 128, 500, 10}, Step::Kind::kTraining);
   std::printf("{\"bytes_one\": %lld, \"bytes_ten\": %lld, \"rounds\": [",
-              static_cast<long long>(one.AllocatedBytes()), static_cast<long long>(ten.AllocatedBytes()));
+              static_cast<long long>(one.AllocatedBytes()),
+              static_cast<long long>(ten.AllocatedBytes()));
   for (int i = 0; i < pairs; ++i) {
     // The order changes from round to round, so that nobody always runs first.
     double seconds[3];
@@ -229,10 +240,14 @@ int main(int argc, char** argv) {
   Register("Step", {}, Step::Kind::kTraining);
   Register("Forward", {}, Step::Kind::kForward);
   Register("Inference", {}, Step::Kind::kInference);
-  for (int64_t T : {50, 200}) Register("Step/time:" + std::to_string(T), {T, 128, 500, 1}, Step::Kind::kTraining);
-  for (int64_t N : {64, 256}) Register("Step/batch:" + std::to_string(N), {100, N, 500, 1}, Step::Kind::kTraining);
+  for (int64_t T : {50, 200})
+    Register("Step/time:" + std::to_string(T), {T, 128, 500, 1}, Step::Kind::kTraining);
+  for (int64_t N : {64, 256})
+    Register("Step/batch:" + std::to_string(N), {100, N, 500, 1}, Step::Kind::kTraining);
   benchmark::RegisterBenchmark("Products", BM_Products)
-      ->UseRealTime()->Unit(benchmark::kMillisecond)->Iterations(1);
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond)
+      ->Iterations(1);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

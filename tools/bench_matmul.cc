@@ -1,5 +1,6 @@
-// Which matrix-product library for the LSTM? Times the three products of a step (docs/matmul.md) through each candidate, two
-// threads at once, one product per thread. Not part of any test or of the library: needs libopenblas-dev and libdnnl-dev.
+// Which matrix-product library for the LSTM? Times the three products of a step (docs/matmul.md)
+// through each candidate, two threads at once, one product per thread. Not part of any test or of
+// the library: needs libopenblas-dev and libdnnl-dev.
 //
 //   bazel run //tools:bench_matmul
 #include <cblas.h>
@@ -24,7 +25,8 @@ namespace {
 
 constexpr int kThreads = 2, kRepeats = 40, kCalls = 10;
 
-// C [M,N] = A·B, A stored [K,M] if transposed. B is the weights, the same in every call, for the first two.
+// C [M,N] = A·B, A stored [K,M] if transposed. B is the weights, the same in every call, for the
+// first two.
 struct Product {
   const char* name;
   int64_t M, K, N;
@@ -50,8 +52,8 @@ using Call = std::function<void(Operands&)>;
 
 Call OpenBlas(const Product& p, const Operands&) {
   return [p](Operands& o) {
-    cblas_sgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans, CblasNoTrans, p.M, p.N, p.K, 1, o.a.data(),
-                p.transpose_a ? p.M : p.K, o.b.data(), p.N, 0, o.c.data(), p.N);
+    cblas_sgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans, CblasNoTrans, p.M, p.N,
+                p.K, 1, o.a.data(), p.transpose_a ? p.M : p.K, o.b.data(), p.N, 0, o.c.data(), p.N);
   };
 }
 
@@ -61,8 +63,9 @@ Call OneDnn(const Product& p, const Operands& example) {
   using Tag = memory::format_tag;
   const auto f32 = memory::data_type::f32;
   const engine cpu(engine::kind::cpu, 0);
-  const memory::desc a({p.M, p.K}, f32, p.transpose_a ? Tag::ba : Tag::ab), plain({p.K, p.N}, f32, Tag::ab),
-      b({p.K, p.N}, f32, p.transpose_a ? Tag::ab : Tag::any), c({p.M, p.N}, f32, Tag::ab);
+  const memory::desc a({p.M, p.K}, f32, p.transpose_a ? Tag::ba : Tag::ab),
+      plain({p.K, p.N}, f32, Tag::ab), b({p.K, p.N}, f32, p.transpose_a ? Tag::ab : Tag::any),
+      c({p.M, p.N}, f32, Tag::ab);
   const matmul::primitive_desc plan(matmul::desc(a, b, c), cpu);
   memory packed(plan.weights_desc(), cpu);
   stream order(cpu);
@@ -72,9 +75,10 @@ Call OneDnn(const Product& p, const Operands& example) {
   return [=](Operands& o) {
     omp_set_num_threads(1);
     stream mine(cpu);
-    matmul(plan).execute(mine, {{DNNL_ARG_SRC, memory(a, cpu, o.a.data())},
-                                {DNNL_ARG_WEIGHTS, p.transpose_a ? memory(plain, cpu, o.b.data()) : packed},
-                                {DNNL_ARG_DST, memory(c, cpu, o.c.data())}});
+    matmul(plan).execute(
+        mine, {{DNNL_ARG_SRC, memory(a, cpu, o.a.data())},
+               {DNNL_ARG_WEIGHTS, p.transpose_a ? memory(plain, cpu, o.b.data()) : packed},
+               {DNNL_ARG_DST, memory(c, cpu, o.c.data())}});
     mine.wait();
   };
 }
@@ -91,7 +95,8 @@ Call EigenProduct(const Product& p, const Operands&) {
   };
 }
 
-// kernels/matmul.h, which is what the LSTM runs: weights packed beforehand; dz packed in the call, as there.
+// kernels/matmul.h, which is what the LSTM runs: weights packed beforehand; dz packed in the call,
+// as there.
 Call Xsmm(const Product& p, const Operands& example) {
   auto pack = [p](const Array& b, Array* packed) {
     for (int64_t panel = 0; panel < PanelCount(p.N); ++panel) {
@@ -100,7 +105,8 @@ Call Xsmm(const Product& p, const Operands& example) {
   };
   auto weights = std::make_shared<Array>(p.K * p.N);
   pack(example.b, weights.get());
-  const Matmul<float> product({p.M, p.K, p.N, p.transpose_a ? p.M : p.K, p.N, p.transpose_a, false});
+  const Matmul<float> product(
+      {p.M, p.K, p.N, p.transpose_a ? p.M : p.K, p.N, p.transpose_a, false});
   return [=](Operands& o) {
     if (!p.transpose_a) return product.Run(o.a.data(), weights->data(), o.c.data());
     static thread_local Array packed;
@@ -110,21 +116,17 @@ Call Xsmm(const Product& p, const Operands& example) {
   };
 }
 
-double BestSeconds(const Call& call, const Product& p) {
-  std::vector<Operands> operands(kThreads, Operands(p));
-  double best = 1e9;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    std::vector<std::thread> threads;
-    for (Operands& mine : operands) {
-      threads.emplace_back([&call, &mine] {
-        for (int i = 0; i < kCalls; ++i) call(mine);
-      });
-    }
-    for (auto& thread : threads) thread.join();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+// Seconds of kCalls calls on every thread at once.
+double Seconds(const Call& call, std::vector<Operands>* operands) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (Operands& mine : *operands) {
+    threads.emplace_back([&call, &mine] {
+      for (int i = 0; i < kCalls; ++i) call(mine);
+    });
   }
-  return best;
+  for (auto& thread : threads) thread.join();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -141,19 +143,28 @@ int main() {
   for (const Product& p : kProducts) {
     Operands expected(p);
     OpenBlas(p, expected)(expected);
-    std::printf("%-34s", p.name);
+    std::vector<Call> calls;
     for (const auto& [name, make] : libraries) {
       Operands mine(p);
-      const Call call = make(p, mine);
-      call(mine);
+      calls.push_back(make(p, mine));
+      calls.back()(mine);
       for (size_t i = 0; i < mine.c.size(); ++i) {
         if (std::abs(mine.c[i] - expected.c[i]) > 1e-3f) {
-          std::printf("\n%s is wrong\n", name);
+          std::printf("%s is wrong\n", name);
           return 1;
         }
       }
-      std::printf("%10.0f", 2.0 * p.M * p.K * p.N * kThreads * kCalls / BestSeconds(call, p) * 1e-9);
     }
+    // In turn, so that a busy machine is busy for all; the best of each.
+    std::vector<Operands> operands(kThreads, Operands(p));
+    std::vector<double> best(calls.size(), 1e9);
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      for (size_t i = 0; i < calls.size(); ++i)
+        best[i] = std::min(best[i], Seconds(calls[i], &operands));
+    }
+    std::printf("%-34s", p.name);
+    for (double seconds : best)
+      std::printf("%10.0f", 2.0 * p.M * p.K * p.N * kThreads * kCalls / seconds * 1e-9);
     std::printf("\n");
   }
   return 0;

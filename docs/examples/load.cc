@@ -1,4 +1,5 @@
-// Loads the op library at run time, as a plug-in: the program itself links TensorFlow only. Usage: load PATH_OF_late_phase_ops.so
+// Loads the op library at run time, as a plug-in: the program itself links TensorFlow only. Usage:
+// load PATH_OF_late_phase_ops.so
 #include <iostream>
 #include <memory>
 
@@ -22,10 +23,12 @@ int main(int argc, char** argv) {
     tensor.flat<float>().setZero();
     return tensor;
   };
-  Tensor tokens(tensorflow::DT_INT32, tensorflow::TensorShape({1, 3}));  // one step, three sequences
+  Tensor tokens(tensorflow::DT_INT32,
+                tensorflow::TensorShape({1, 3}));  // one step, three sequences
   for (int n = 0; n < 3; ++n) tokens.flat<int32_t>()(n) = n;
   Tensor table = zeros({3, 8});  // three symbols, two units
-  for (int symbol = 0; symbol < 3; ++symbol) table.matrix<float>()(symbol, 4) = symbol;  // gate g of unit 0
+  for (int symbol = 0; symbol < 3; ++symbol)
+    table.matrix<float>()(symbol, 4) = symbol;  // gate g of unit 0
   const tensorflow::Operation lstm = late_phase::AddOp(
       scope, "LatePhase>Rank1LstmTokens", "lstm",
       {tokens, table, /*initial_h=*/zeros({3, 2}), /*initial_c=*/zeros({3, 2}),

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu_target.h"
-#include "kernels/philox_normal.h"
+#include "kernels/normals.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/member_rows_cpu.cc"
@@ -17,7 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace late_phase {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 // Σ x² over one block, in the order that kRmsLanes documents.
 template <typename T>
@@ -39,66 +38,6 @@ double BlockSquares(const T* x, int64_t size) {
   return total;
 }
 
-// The Philox function of kernels/philox_normal.h for the counters of one chunk of a row: words[n][j] is word n of counter j. Spelled out
-// because the compiler finds no use for the 32-bit widening product; integers, so the bits are the same.
-void ChunkWords(const NormalStream& stream, uint32_t row, int64_t chunk,
-                uint32_t (*HWY_RESTRICT words)[kNormalStride]) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int64_t j = 0; j < kNormalStride; ++j) {
-    const PhiloxWords x = NormalWords(stream, row, chunk * kNormalStride + j);
-    for (int n = 0; n < 4; ++n) words[n][j] = x.word[n];
-  }
-#else
-  const hn::ScalableTag<uint32_t> d;
-  const hn::Repartition<uint64_t, decltype(d)> wide;
-  using V = hn::Vec<decltype(d)>;
-  // The high and low halves of x · y, lane by lane.
-  auto multiply = [&](V x, V y, V* low) HWY_ATTR {
-    const auto even = hn::MulEven(x, y);
-    const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, x))), y);
-    *low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
-    return hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
-  };
-  const uint64_t first = static_cast<uint64_t>(chunk) * kNormalStride;
-  for (size_t j = 0; j < kNormalStride; j += hn::Lanes(d)) {
-    V c0 = hn::Iota(d, static_cast<uint32_t>(first + j));
-    V c1 = hn::Set(d, static_cast<uint32_t>(first >> 32));
-    V c2 = hn::Set(d, stream.row_offset[0] + row), c3 = hn::Set(d, stream.row_offset[1]);
-    PhiloxKey key = stream.key;
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-      V low0, low2;
-      const V high0 = multiply(c0, hn::Set(d, kPhiloxMultiplier0), &low0);
-      const V high2 = multiply(c2, hn::Set(d, kPhiloxMultiplier1), &low2);
-      c0 = hn::Xor(hn::Xor(high2, c1), hn::Set(d, key.word[0]));
-      c1 = low2;
-      c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, key.word[1]));
-      c3 = low0;
-      key = NextPhiloxKey(key);
-    }
-    hn::StoreU(c0, d, words[0] + j);
-    hn::StoreU(c1, d, words[1] + j);
-    hn::StoreU(c2, d, words[2] + j);
-    hn::StoreU(c3, d, words[3] + j);
-  }
-#endif
-}
-
-// The normals of one chunk of a row: FourNormals for each of its counters.
-void ChunkNormals(const NormalStream& stream, uint32_t row, int64_t chunk,
-                  float* HWY_RESTRICT normals) {
-  uint32_t words[4][kNormalStride];
-  ChunkWords(stream, row, chunk, words);
-  for (int pair = 0; pair < 4; pair += 2) {
-    float* HWY_RESTRICT out = normals + pair * kNormalStride;
-    for (int64_t j = 0; j < kNormalStride; ++j) {
-      float first, second;
-      NormalPair(words[pair][j], words[pair + 1][j], &first, &second);
-      out[j] = first;
-      out[j + kNormalStride] = second;
-    }
-  }
-}
-
 // Elements [begin, end) of all rows, begin being a multiple of kNormalChunk. Row 0 is the source, so it is written last.
 template <typename T>
 void SpawnBlock(const SpawnArgs<T>& args, const NormalStream& stream, T scale, int64_t begin,
@@ -108,7 +47,7 @@ void SpawnBlock(const SpawnArgs<T>& args, const NormalStream& stream, T scale, i
     const int64_t size = std::min(kNormalChunk, end - i);
     const T* source = args.rows + i;
     for (int64_t k = args.K - 1; k >= 0; --k) {
-      ChunkNormals(stream, static_cast<uint32_t>(k), i / kNormalChunk, normals);
+      FillNormals(stream, static_cast<uint32_t>(k), i / kNormalChunk, 1, normals);
       T* row = args.rows + k * args.D + i;
       for (int64_t j = 0; j < size; ++j) row[j] = source[j] + scale * static_cast<T>(normals[j]);
     }

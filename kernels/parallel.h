@@ -32,6 +32,23 @@ struct Slice {
   int64_t begin, end;
 };
 
+// Element-wise work on large arrays is cut at multiples of this: the arrays of a block fit into a
+// second-level cache, and its work outweighs a task's own cost. A multiple of every vector width.
+constexpr int64_t kBlockElements = 16 * 1024;
+
+// Calls block(begin, end) for slices that cover [0, size), each starting at a multiple of
+// kBlockElements. Small arrays in line.
+template <typename Block>
+void ForBlocks(int64_t size, const Parallel& parallel, const Block& block) {
+  const int64_t blocks = (size + kBlockElements - 1) / kBlockElements;
+  const int64_t tasks = std::min<int64_t>(blocks, std::max(1, parallel.threads));
+  if (tasks <= 1) return block(int64_t{0}, size);
+  parallel.run(tasks, [&](int64_t i) {
+    const Slice slice(blocks, tasks, i);
+    block(slice.begin * kBlockElements, std::min(slice.end * kBlockElements, size));
+  });
+}
+
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_KERNELS_PARALLEL_H_

@@ -54,35 +54,48 @@ def tf_binary(name, srcs, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def op_kernels(name, deps = [], gpu_deps = [":cuda_runtime"]):
+def op_kernels(name, deps = [], op_deps = [], copts = [], by_target = False):
     """How an op family is computed.
 
     NAME: the core, from NAME.h and NAME_cpu.cc. NAME_gpu: its CUDA twin, from NAME_gpu.cu.cc if
-    there is one. NAME_shapes: the shapes of inputs and outputs, from NAME_shapes.h. NAME_op: the
-    OpKernels on top, from NAME_op.cc.
+    there is one. NAME_shapes: the shapes of inputs and outputs, from NAME_shapes.h if there is one.
+    NAME_op: the OpKernels on top, from NAME_op.cc.
+
+    Args:
+      name: of the family.
+      deps: what the core needs.
+      op_deps: what the OpKernels need besides.
+      copts: further flags for the core.
+      by_target: whether Highway includes NAME_cpu.cc again for every instruction set.
     """
     core_library(
         name = name,
         srcs = [name + "_cpu.cc"],
         hdrs = [name + ".h"],
+        copts = copts,
+        textual_hdrs = [name + "_cpu.cc"] if by_target else [],
         deps = deps,
     )
-    core_library(
-        name = name + "_shapes",
-        hdrs = [name + "_shapes.h"],
-        deps = [":shape_rules"],
-    )
+    shapes = native.glob([name + "_shapes.h"], allow_empty = True)
+    if shapes:
+        core_library(
+            name = name + "_shapes",
+            hdrs = shapes,
+            deps = [":shape_rules"],
+        )
     gpu_sources = native.glob([name + "_gpu.cu.cc"], allow_empty = True)
     if gpu_sources:
         cuda_library(
             name = name + "_gpu",
             srcs = gpu_sources,
-            deps = [name] + gpu_deps,
+            deps = [name, ":cuda_runtime"],
         )
     tf_library(
         name = name + "_op",
         srcs = [name + "_op.cc"],
-        deps = [name, name + "_shapes", ":cpu_op"] + ([name + "_gpu"] if gpu_sources else []),
+        deps = [name, ":cpu_op"] + op_deps +
+               ([name + "_shapes"] if shapes else []) +
+               ([name + "_gpu"] if gpu_sources else []),
         alwayslink = True,
     )
 
@@ -90,7 +103,8 @@ def graph_ops(name):
     """What a graph sees of an op family.
 
     NAME: the C++ graph wrapper, from NAME.h and NAME.cc. NAME_ops: signatures and shape functions,
-    from NAME_ops.cc. NAME_grad: the C++ gradient functions, from NAME_grad.cc.
+    from NAME_ops.cc. NAME_grad: the C++ gradient functions, from NAME_grad.cc; a family that updates
+    variables has none, and the target is empty.
     """
     tf_library(
         name = name,
@@ -101,12 +115,12 @@ def graph_ops(name):
     tf_library(
         name = name + "_ops",
         srcs = [name + "_ops.cc"],
-        deps = [":shape_inference", "//kernels:%s_shapes" % name],
+        deps = [":shape_inference"],
         alwayslink = True,
     )
     tf_library(
         name = name + "_grad",
-        srcs = [name + "_grad.cc"],
+        srcs = native.glob([name + "_grad.cc"], allow_empty = True),
         deps = [":add_op"],
         alwayslink = True,
     )

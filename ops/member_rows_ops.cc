@@ -1,0 +1,62 @@
+// Signatures of the ops on all members of a variable. What they compute: kernels/member_rows.h and
+// docs/ops.md.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace late_phase {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// A row of the variable, as far as its handle tells the shape.
+absl::Status RowOfVariable(InferenceContext* c) {
+  c->set_output(0, c->UnknownShape());
+  const auto* handle = c->input_handle_shapes_and_types(0);
+  if (handle == nullptr || handle->empty() || !c->RankKnown((*handle)[0].shape)) {
+    return absl::OkStatus();
+  }
+  ShapeHandle row;
+  if (absl::Status status = c->WithRankAtLeast((*handle)[0].shape, 1, &row); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = c->Subshape((*handle)[0].shape, 1, &row); !status.ok()) return status;
+  c->set_output(0, row);
+  return absl::OkStatus();
+}
+
+REGISTER_OP("LatePhase>ReadMember")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Input("var: resource")  // [K, ...]
+    .Input("member: int32")  // []
+    .Output("row: dtype")    // [...]
+    .SetIsStateful()
+    .SetShapeFn(RowOfVariable);
+
+REGISTER_OP("LatePhase>Collapse")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Input("var: resource")  // [K, ...]
+    .Output("mean: dtype")   // [...]
+    .SetIsStateful()
+    .SetShapeFn(RowOfVariable);
+
+REGISTER_OP("LatePhase>Spawn")
+    .Attr("S: {half, bfloat16, float, double}")
+    .Attr("use_locking: bool = true")
+    .Input("var: resource")  // [K, ...]
+    .Input("sigma: S")       // []
+    .Input("seed: int64")    // [2]
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_OP("LatePhase>SwaUpdate")
+    .Attr("use_locking: bool = true")
+    .Input("average: resource")  // of the shape of source; float for half types
+    .Input("source: resource")
+    .Input("count: int64")  // []
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+}  // namespace
+}  // namespace late_phase

@@ -1,0 +1,320 @@
+// The update rules against plain double-precision loops written from the equations. No TensorFlow;
+// also run under ASan and UBSan, and with LATE_PHASE_CPU set to each instruction set.
+#include "kernels/update_rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace late_phase {
+namespace {
+
+enum class Rule { kSgd, kMomentum, kNesterov, kAdam };
+
+const char* Name(Rule rule) {
+  constexpr const char* kNames[] = {"Sgd", "Momentum", "Nesterov", "Adam"};
+  return kNames[static_cast<int>(rule)];
+}
+
+// Runs tasks in line, last first: a core that relies on an order of tasks fails.
+Parallel Threads(int threads) {
+  return {threads, [](int64_t tasks, const std::function<void(int64_t)>& task) {
+            for (int64_t i = tasks - 1; i >= 0; --i) task(i);
+          }};
+}
+
+// Hyper-parameters, rounded to the type of the core and kept in double for the reference.
+struct Settings {
+  double lr = 0.05, momentum = 0.9, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double weight_decay = 5e-3, scale = 1;
+
+  template <typename T>
+  Settings Rounded() const {
+    Settings s = *this;
+    for (double* value :
+         {&s.lr, &s.momentum, &s.beta1, &s.beta2, &s.epsilon, &s.weight_decay, &s.scale}) {
+      *value = static_cast<T>(*value);
+    }
+    return s;
+  }
+};
+
+// The equations, element by element, for one array of weights and its slots.
+struct Reference {
+  explicit Reference(const std::vector<double>& start)
+      : w(start), a(start.size()), b(start.size()), sum(start.size()) {}
+
+  void Apply(Rule rule, const Settings& s, size_t i, double g) {
+    g = s.scale * g + s.weight_decay * w[i];
+    switch (rule) {
+      case Rule::kSgd:
+        w[i] = w[i] - s.lr * g;
+        break;
+      case Rule::kMomentum:
+        a[i] = s.momentum * a[i] + g;
+        w[i] = w[i] - s.lr * a[i];
+        break;
+      case Rule::kNesterov:
+        a[i] = s.momentum * a[i] + g;
+        w[i] = w[i] - s.lr * (g + s.momentum * a[i]);
+        break;
+      case Rule::kAdam: {
+        const double n = count + 1;
+        a[i] = s.beta1 * a[i] + (1 - s.beta1) * g;
+        b[i] = s.beta2 * b[i] + (1 - s.beta2) * g * g;
+        w[i] = w[i] - s.lr * std::sqrt(1 - std::pow(s.beta2, n)) / (1 - std::pow(s.beta1, n)) *
+                          a[i] / (std::sqrt(b[i]) + s.epsilon);
+        break;
+      }
+    }
+  }
+
+  std::vector<double> w, a, b, sum;
+  int64_t count = 0;
+};
+
+// The same through the core. Every array lies `offset` elements into a larger one filled with a
+// mark, which must stay.
+template <typename T>
+class Core {
+ public:
+  static constexpr T kMark = T(-77.25);
+
+  Core(const std::vector<double>& start, int64_t offset, Parallel parallel)
+      : D_(start.size()), offset_(offset), parallel_(std::move(parallel)) {
+    for (auto* array : {&w_, &a_, &b_, &sum_}) {
+      array->assign(D_ + 2 * offset + 17, kMark);
+      std::fill_n(array->begin() + offset, D_, T(0));
+    }
+    std::copy(start.begin(), start.end(), w_.begin() + offset);
+  }
+
+  void Apply(Rule rule, const Settings& s, const std::vector<T>& grad, bool use_sum) {
+    const UpdateGradient<T> g{grad.data(), use_sum ? At(&sum_) : nullptr, T(s.scale),
+                              T(s.weight_decay)};
+    switch (rule) {
+      case Rule::kSgd:
+        ApplySgdCpu<T>({D_, At(&w_), g, T(s.lr)}, parallel_);
+        break;
+      case Rule::kMomentum:
+      case Rule::kNesterov:
+        ApplyMomentumCpu<T>(
+            {D_, At(&w_), At(&a_), g, T(s.lr), T(s.momentum), rule == Rule::kNesterov}, parallel_);
+        break;
+      case Rule::kAdam:
+        ApplyAdamCpu<T>({D_, At(&w_), At(&a_), At(&b_), g, T(s.lr), T(s.beta1), T(s.beta2),
+                         T(s.epsilon), count_},
+                        parallel_);
+        break;
+    }
+    ++count_;
+  }
+  void Accumulate(const std::vector<T>& grad) {
+    AccumulateCpu<T>(D_, grad.data(), At(&sum_), parallel_);
+  }
+
+  std::vector<T> w() const { return Inside(w_); }
+  std::vector<T> sum() const { return Inside(sum_); }
+  std::vector<std::vector<T>> All() const { return {w_, a_, b_, sum_}; }
+  bool MarksAreThere() const {
+    for (const auto& array : All()) {
+      for (int64_t i = 0; i < static_cast<int64_t>(array.size()); ++i) {
+        if ((i < offset_ || i >= offset_ + D_) && array[i] != kMark) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  T* At(std::vector<T>* array) const { return array->data() + offset_; }
+  std::vector<T> Inside(const std::vector<T>& array) const {
+    return {array.begin() + offset_, array.begin() + offset_ + D_};
+  }
+
+  int64_t D_, offset_, count_ = 0;
+  Parallel parallel_;
+  std::vector<T> w_, a_, b_, sum_;
+};
+
+// Values a float holds exactly, so that core and reference see the same numbers.
+std::vector<double> Randoms(int64_t size, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<double> values(size);
+  for (double& value : values) value = uniform(engine);
+  return values;
+}
+
+template <typename T>
+std::vector<T> Cast(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+template <typename T>
+double RelativeError(const std::vector<T>& actual, const std::vector<double>& expected) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error = std::max(error, std::isnan(actual[i]) ? 1e9 : std::abs(actual[i] - expected[i]));
+    size = std::max(size, std::abs(expected[i]));
+  }
+  return error / size;
+}
+
+template <typename T>
+constexpr double kTolerance = sizeof(T) == 4 ? 1e-6 : 1e-13;
+
+struct Run {
+  Rule rule;
+  int64_t K;     // cycle length from step kSwitch on; 1 before
+  double gamma;  // from kSwitch on; 1 before
+  int64_t D;
+  int64_t offset = 0;
+};
+constexpr int kSwitch = 5;
+
+// A run of the base weights: five steps of cycle 1, then cycles of K, the last one cut short.
+// Tested after every step.
+template <typename T>
+void ExpectRunEqualsReference(const Run& run, int threads) {
+  SCOPED_TRACE(std::string(Name(run.rule)) + " K=" + std::to_string(run.K) +
+               " gamma=" + std::to_string(run.gamma) + " D=" + std::to_string(run.D));
+  Settings s = Settings().Rounded<T>();
+  if (run.rule == Rule::kAdam) s.lr = static_cast<T>(1e-2);
+  const std::vector<double> start = Randoms(run.D, 1);
+  Reference reference(start);
+  Core<T> core(start, run.offset, Threads(threads));
+  const int64_t steps = kSwitch + 3 * run.K + run.K / 2;
+  for (int64_t t = 0; t < steps; ++t) {
+    const std::vector<double> grad = Randoms(run.D, 100 + t);
+    const int64_t cycle = t < kSwitch ? 1 : run.K, member = t < kSwitch ? 0 : (t - kSwitch) % run.K;
+    s.scale = t < kSwitch ? 1 : static_cast<T>(run.gamma);
+    const bool last = member == cycle - 1;
+    for (int64_t i = 0; i < run.D; ++i) {
+      reference.sum[i] += grad[i];
+      if (!last) continue;
+      reference.Apply(run.rule, s, i, reference.sum[i]);
+      reference.sum[i] = 0;
+    }
+    if (last) {
+      ++reference.count;
+      core.Apply(run.rule, s, Cast<T>(grad), /*use_sum=*/cycle > 1);
+      EXPECT_EQ(core.sum(), std::vector<T>(run.D, T(0)));
+    } else {
+      core.Accumulate(Cast<T>(grad));
+    }
+    ASSERT_LE(RelativeError(core.w(), reference.w), kTolerance<T>) << "step " << t;
+  }
+  if (run.K > 1) {
+    EXPECT_LE(RelativeError(core.sum(), reference.sum), kTolerance<T>);
+  }
+  EXPECT_TRUE(core.MarksAreThere());
+}
+
+class UpdateRule : public ::testing::TestWithParam<Rule> {};
+
+TEST_P(UpdateRule, EqualsReferenceOverCycles) {
+  for (int64_t K : {1, 2, 10}) {
+    for (double gamma : {1.0, 1.0 / K, 0.3}) {
+      for (int64_t D : {1, 7, 15, 16, 17, 67, 1000}) {
+        ExpectRunEqualsReference<float>({GetParam(), K, gamma, D}, 1);
+        ExpectRunEqualsReference<double>({GetParam(), K, gamma, D}, 1);
+      }
+    }
+  }
+}
+
+TEST_P(UpdateRule, EqualsReferenceOnLargeArrays) {
+  ExpectRunEqualsReference<float>({GetParam(), 2, 0.3, 40000}, 3);
+  ExpectRunEqualsReference<double>({GetParam(), 2, 0.3, 40000}, 3);
+}
+
+TEST_P(UpdateRule, UnalignedArraysAreUpdatedAndNothingBesides) {
+  for (int64_t offset : {1, 3, 5}) {
+    for (int64_t D : {1, 15, 33, 67}) {
+      ExpectRunEqualsReference<float>({GetParam(), 2, 0.5, D, offset}, 2);
+      ExpectRunEqualsReference<double>({GetParam(), 2, 0.5, D, offset}, 2);
+    }
+  }
+}
+
+TEST_P(UpdateRule, EveryThreadCountGivesTheSameBits) {
+  constexpr int64_t D = 3 * kBlockElements + 5;
+  const auto start = Randoms(D, 3), grad = Randoms(D, 4);
+  std::vector<std::vector<std::vector<float>>> results;
+  for (int threads : {1, 2, 7}) {
+    Core<float> core(start, 1, Threads(threads));
+    core.Accumulate(Cast<float>(grad));
+    core.Apply(GetParam(), Settings(), Cast<float>(grad), /*use_sum=*/true);
+    core.Apply(GetParam(), Settings(), Cast<float>(grad), /*use_sum=*/false);
+    results.push_back(core.All());
+  }
+  EXPECT_EQ(results[1], results[0]);
+  EXPECT_EQ(results[2], results[0]);
+}
+
+// A row of [K,D] is what a member update works on: its neighbours, which touch it, stay.
+TEST_P(UpdateRule, OtherRowsStay) {
+  constexpr int64_t K = 4, D = 21, k = 2;
+  const auto start = Cast<float>(Randoms(K * D, 5)), grad = Cast<float>(Randoms(D, 6));
+  std::vector<float> w = start, a = start, b = start;
+  for (float& value : b) value = std::abs(value);
+  const auto a_start = a, b_start = b;
+  const UpdateGradient<float> g{grad.data(), nullptr, 1, 0};
+  const int64_t at = k * D;
+  switch (GetParam()) {
+    case Rule::kSgd:
+      ApplySgdCpu<float>({D, &w[at], g, 0.1f}, Threads(2));
+      break;
+    case Rule::kAdam:
+      ApplyAdamCpu<float>({D, &w[at], &a[at], &b[at], g, 0.1f, 0.9f, 0.99f, 1e-8f, 3}, Threads(2));
+      break;
+    default:
+      ApplyMomentumCpu<float>({D, &w[at], &a[at], g, 0.1f, 0.9f, GetParam() == Rule::kNesterov},
+                              Threads(2));
+  }
+  for (int64_t i = 0; i < K * D; ++i) {
+    const bool inside = i >= at && i < at + D;
+    EXPECT_EQ(w[i] != start[i], inside) << i;
+    if (inside) continue;
+    EXPECT_EQ(a[i], a_start[i]);
+    EXPECT_EQ(b[i], b_start[i]);
+  }
+}
+
+TEST_P(UpdateRule, EmptyArrayIsFine) {
+  Core<float> core({}, 0, Threads(2));
+  core.Apply(GetParam(), Settings(), {}, /*use_sum=*/true);
+  core.Accumulate({});
+  EXPECT_TRUE(core.MarksAreThere());
+}
+
+TEST_P(UpdateRule, NaNStaysInItsElement) {
+  auto grad = Cast<float>(Randoms(40, 7));
+  grad[18] = std::numeric_limits<float>::quiet_NaN();
+  Core<float> core(Randoms(40, 8), 0, Threads(1));
+  core.Apply(GetParam(), Settings(), grad, /*use_sum=*/false);
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(core.w()[i]), i == 18) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, UpdateRule,
+                         ::testing::Values(Rule::kSgd, Rule::kMomentum, Rule::kNesterov,
+                                           Rule::kAdam),
+                         [](const auto& info) { return Name(info.param); });
+
+// The bias correction of a long run: 1 − βⁿ reaches 1 and stays there.
+TEST(AdamTest, LargeCountsAreFinite) {
+  for (int64_t count : {int64_t{1} << 20, int64_t{1} << 40, std::numeric_limits<int64_t>::max()}) {
+    double w = 1, m = 0.5, v = 0.25, grad = 0.5;
+    ApplyAdamCpu<double>({1, &w, &m, &v, {&grad, nullptr, 1, 0}, 0.1, 0.9, 0.999, 0, count}, {});
+    EXPECT_NEAR(w, 0.9, 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace late_phase

@@ -1,0 +1,362 @@
+#include "optimizers/late_phase.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "ops/member_rows.h"
+#include "ops/update_rules.h"
+#include "tensorflow/cc/framework/gradients.h"
+#include "tensorflow/cc/ops/array_ops.h"
+#include "tensorflow/cc/ops/const_op.h"
+#include "tensorflow/cc/ops/math_ops.h"
+#include "tensorflow/cc/ops/nn_ops.h"
+#include "tensorflow/cc/ops/no_op.h"
+#include "tensorflow/cc/ops/resource_variable_ops.h"
+
+namespace late_phase {
+
+namespace tf_ops = tensorflow::ops;
+using tensorflow::Operation;
+using tensorflow::Output;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+namespace {
+
+absl::Status Complain(const char* name, const char* rule, double value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("`", name, "` must be ", rule, ". Received: ", name, "=", value));
+}
+
+// [K, …] with the given row in every place: rows other than 0 are undefined before T0, and a copy
+// is as good as anything and finite.
+Tensor Stack(const Tensor& row, int64_t K) {
+  TensorShape shape = row.shape();
+  shape.InsertDim(0, K);
+  Tensor stack(row.dtype(), shape);
+  for (int64_t k = 0; k < K; ++k) {
+    std::memcpy(static_cast<char*>(stack.data()) + k * row.TotalBytes(), row.data(),
+                row.TotalBytes());
+  }
+  return stack;
+}
+
+Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
+  Tensor zeros(dtype, shape);
+  std::memset(zeros.data(), 0, zeros.TotalBytes());
+  return zeros;
+}
+
+}  // namespace
+
+absl::Status LatePhaseOptions::Check() const {
+  if (members < 1) return Complain("members", "at least 1", members);
+  if (start < 0) return Complain("start", "at least 0", start);
+  if (cycle < 0) return Complain("cycle", "at least 1, or 0 for `members`", cycle);
+  if (cycle != 0 && members > 1 && cycle != members) {
+    return Complain("cycle", "equal to `members`, or `members` 1", cycle);
+  }
+  if (!(sigma >= 0) || std::isinf(sigma)) return Complain("sigma", "finite and >= 0", sigma);
+  if (!(base_scale > 0 && base_scale <= 1)) return Complain("base_scale", "in (0, 1]", base_scale);
+  if (!(clip_norm >= 0) || std::isinf(clip_norm)) {
+    return Complain("clip_norm", "finite and >= 0", clip_norm);
+  }
+  if (swa_start >= 0 && swa_start < start && members > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`swa_start` must not be before `start`, because members that do not exist "
+                     "yet cannot be averaged. Received: swa_start=",
+                     swa_start, ", start=", start));
+  }
+  if (swa_every < 1) return Complain("swa_every", "at least 1", swa_every);
+  return absl::OkStatus();
+}
+
+std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const {
+  return {{"members", absl::StrCat(members)},
+          {"start", absl::StrCat(start)},
+          {"cycle", absl::StrCat(cycle)},
+          {"sigma", absl::StrCat(sigma)},
+          {"base_scale", absl::StrCat(base_scale)},
+          {"copy_slots", absl::StrCat(copy_slots)},
+          {"freeze_base", absl::StrCat(freeze_base)},
+          {"clip_norm", absl::StrCat(clip_norm)},
+          {"swa_start", absl::StrCat(swa_start)},
+          {"swa_every", absl::StrCat(swa_every)},
+          {"seed", absl::StrCat(seed[0], ",", seed[1])}};
+}
+
+LatePhase::LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& options,
+                     tensorflow::DataType dtype)
+    : scope_(scope), options_(options), dtype_(dtype) {
+  scope_.UpdateStatus(options_.Check());
+  if (dtype != tensorflow::DT_FLOAT && dtype != tensorflow::DT_DOUBLE) {
+    scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
+        "`dtype` must be float or double. Received: dtype=", tensorflow::DataTypeString(dtype))));
+  }
+  if (!scope_.ok()) return;
+  if (options_.cycle == 0) options_.cycle = options_.members;
+
+  step_handle_ = ZeroVariable("late_phase/step", tensorflow::DT_INT64, {});
+  step_ = tf_ops::ReadVariableOp(scope_, step_handle_, tensorflow::DT_INT64);
+  time_ = tf_ops::Cast(scope_, step_, tensorflow::DT_DOUBLE);
+  auto number = [&](int64_t value) -> Output { return tf_ops::Const(scope_, value); };
+  late_ = tf_ops::GreaterEqual(scope_, step_, number(options_.start));
+  const auto since = tf_ops::Sub(scope_, step_, number(options_.start));
+  auto when_late = [&](Output value, int64_t before) -> Output {
+    return tf_ops::Cast(scope_, tf_ops::SelectV2(scope_, late_, value, number(before)),
+                        tensorflow::DT_INT32);
+  };
+  position_ = when_late(tf_ops::FloorMod(scope_, since, number(options_.cycle)), 0);
+  member_ = when_late(tf_ops::FloorMod(scope_, since, number(options_.members)), 0);
+  cycle_ = when_late(number(options_.cycle), 1);
+}
+
+Output LatePhase::Variable(const std::string& name, const Tensor& initial) {
+  for (const Saved& saved : saved_) {
+    if (saved.name == name) {
+      scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
+          "`name` must be new. Received: name=", name, ", which is declared already")));
+    }
+  }
+  if (!scope_.ok()) return Output();
+  const Output handle = tf_ops::VarHandleOp(scope_, initial.dtype(), initial.shape(),
+                                            tf_ops::VarHandleOp::SharedName(name));
+  initializers_.push_back(tf_ops::AssignVariableOp(scope_, handle, initial).operation);
+  const auto read = tf_ops::ReadVariableOp(scope_, handle, initial.dtype());
+  const auto placeholder =
+      tf_ops::Placeholder(scope_, initial.dtype(), tf_ops::Placeholder::Shape(initial.shape()));
+  const auto restore = tf_ops::AssignVariableOp(scope_, handle, placeholder);
+  if (!scope_.ok()) return Output();
+  saved_.push_back({name, read.value.name(), placeholder.output.name(),
+                    restore.operation.node()->name(), initial.dtype(), initial.shape()});
+  return handle;
+}
+
+Output LatePhase::ZeroVariable(const std::string& name, tensorflow::DataType dtype,
+                               const TensorShape& shape) {
+  return Variable(name, Zeros(dtype, shape));
+}
+
+Output LatePhase::AddState(const std::string& name, const Tensor& initial) {
+  return Variable(name, initial);
+}
+
+Output LatePhase::AddBase(const std::string& name, const Tensor& initial) {
+  Weight weight;
+  weight.name = name;
+  weight.handle = Variable(name, initial);
+  if (!scope_.ok()) return Output();
+  weight.value = tf_ops::ReadVariableOp(scope_.WithOpName(name, "/value"), weight.handle, dtype_);
+  weight.shape = initial.shape();
+  weights_.push_back(weight);
+  return weight.value;
+}
+
+Output LatePhase::AddMembers(const std::string& name, const Tensor& initial_row, MemberRead read) {
+  const Tensor stack = Stack(initial_row, options_.members);
+  Weight weight;
+  weight.name = name;
+  weight.late_phase = true;
+  weight.handle = Variable(name, stack);
+  if (!scope_.ok()) return Output();
+  const tensorflow::Scope named = scope_.WithOpName(name, "/value");
+  weight.value = read == MemberRead::kRow
+                     ? ops::ReadMember(named, weight.handle, member_, dtype_)
+                     : Output(tf_ops::ReadVariableOp(named, weight.handle, dtype_));
+  weight.shape = stack.shape();
+  weights_.push_back(weight);
+  return weight.value;
+}
+
+Output LatePhase::Scalar(double value) {
+  return tf_ops::Cast(scope_, tf_ops::Const(scope_, value), dtype_);
+}
+
+Output LatePhase::ScheduleValue(const Schedule& schedule, bool zero_when_frozen) {
+  Output value = schedule.InGraph(scope_, time_);
+  if (zero_when_frozen) {
+    value = tf_ops::SelectV2(scope_, late_, tf_ops::Const(scope_, 0.0), value);
+  }
+  return tf_ops::Cast(scope_, value, dtype_);
+}
+
+Operation LatePhase::Update(Weight* weight, const UpdateRule& rule, Output gradient) {
+  const bool base = !weight->late_phase;
+  const Output lr = ScheduleValue(rule.lr, base && options_.freeze_base);
+  const Output decay = ScheduleValue(rule.weight_decay, false);
+  auto slot = [&](const char* suffix) {
+    const Output handle =
+        ZeroVariable(absl::StrCat(weight->name, "/", suffix), dtype_, weight->shape);
+    weight->slots.push_back(handle);
+    return handle;
+  };
+  Output sum, scale;
+  if (base) {
+    sum = ZeroVariable(weight->name + "/sum", dtype_, weight->shape);
+    scale = tf_ops::SelectV2(scope_, late_, Scalar(options_.base_scale), Scalar(1.0));
+  }
+  switch (rule.kind) {
+    case UpdateRule::Kind::kSgd:
+      return base ? ops::BaseApplySgd(scope_, weight->handle, sum, position_, cycle_, scale, lr,
+                                      decay, gradient)
+                  : ops::MemberApplySgd(scope_, weight->handle, member_, lr, decay, gradient);
+    case UpdateRule::Kind::kMomentum: {
+      const Output accum = slot("momentum"), momentum = Scalar(rule.momentum);
+      return base ? ops::BaseApplyMomentum(scope_, weight->handle, accum, sum, position_, cycle_,
+                                           scale, lr, momentum, decay, gradient, rule.nesterov)
+                  : ops::MemberApplyMomentum(scope_, weight->handle, accum, member_, lr, momentum,
+                                             decay, gradient, rule.nesterov);
+    }
+    case UpdateRule::Kind::kAdam: {
+      const Output m = slot("m"), v = slot("v");
+      const TensorShape counts = base ? TensorShape() : TensorShape({options_.members});
+      weight->count = ZeroVariable(weight->name + "/count", tensorflow::DT_INT64, counts);
+      const Output beta1 = Scalar(rule.beta1), beta2 = Scalar(rule.beta2),
+                   epsilon = Scalar(rule.epsilon);
+      return base ? ops::BaseApplyAdam(scope_, weight->handle, m, v, weight->count, sum, position_,
+                                       cycle_, scale, lr, beta1, beta2, epsilon, decay, gradient)
+                  : ops::MemberApplyAdam(scope_, weight->handle, m, v, weight->count, member_, lr,
+                                         beta1, beta2, epsilon, decay, gradient);
+    }
+  }
+  return Operation();
+}
+
+// g · clip / max(‖g‖, clip), ‖g‖ over all gradients of the minibatch.
+std::vector<Output> LatePhase::Clip(const std::vector<Output>& gradients) {
+  std::vector<Output> halves;
+  for (const Output& gradient : gradients) {
+    halves.push_back(tf_ops::L2Loss(scope_, gradient));  // ½ ‖g‖²
+  }
+  const auto norm =
+      tf_ops::Sqrt(scope_, tf_ops::Mul(scope_, tf_ops::AddN(scope_, halves), Scalar(2.0)));
+  const Output clip = Scalar(options_.clip_norm);
+  const auto factor = tf_ops::Div(scope_, clip, tf_ops::Maximum(scope_, norm, clip));
+  std::vector<Output> clipped;
+  for (const Output& gradient : gradients) {
+    clipped.push_back(tf_ops::Mul(scope_, gradient, factor));
+  }
+  return clipped;
+}
+
+Operation LatePhase::SpawnWeight(const Weight& weight, int64_t index) {
+  auto seed = [&](int64_t stream) -> Output {
+    return tf_ops::Const(scope_, {options_.seed[0], options_.seed[1] + stream}, {2});
+  };
+  std::vector<Operation> done;
+  // Each layer draws from a stream of its own.
+  done.push_back(
+      ops::Spawn(scope_, weight.handle, tf_ops::Const(scope_, options_.sigma), seed(index)));
+  for (const Output& slot : weight.slots) {
+    if (options_.copy_slots) {
+      done.push_back(ops::Spawn(scope_, slot, tf_ops::Const(scope_, 0.0), seed(0)));
+    } else {
+      done.push_back(tf_ops::AssignVariableOp(scope_, slot, Zeros(dtype_, weight.shape)).operation);
+    }
+  }
+  if (weight.count.node() != nullptr) {
+    Output counts =
+        tf_ops::Const(scope_, Zeros(tensorflow::DT_INT64, TensorShape({options_.members})));
+    if (options_.copy_slots) {
+      const auto first = tf_ops::Slice(
+          scope_, tf_ops::ReadVariableOp(scope_, weight.count, tensorflow::DT_INT64), {0}, {1});
+      counts = tf_ops::Tile(scope_, first, {static_cast<int32_t>(options_.members)});
+    }
+    done.push_back(tf_ops::AssignVariableOp(scope_, weight.count, counts).operation);
+  }
+  return tf_ops::NoOp(scope_.WithControlDependencies(done)).operation;
+}
+
+std::string LatePhase::Group(const std::string& name, const std::vector<Operation>& operations) {
+  const auto group =
+      tf_ops::NoOp(scope_.WithControlDependencies(operations).WithOpName("late_phase/" + name));
+  return scope_.ok() ? group.operation.node()->name() : "";
+}
+
+absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const UpdateRule& members,
+                                 const std::vector<Operation>& before) {
+  for (const auto& [name, schedule] :
+       {std::pair("base lr", &base.lr), std::pair("base decay", &base.weight_decay),
+        std::pair("member lr", &members.lr), std::pair("member decay", &members.weight_decay)}) {
+    scope_.UpdateStatus(schedule->Check(name));
+  }
+  if (!train_.empty()) {
+    scope_.UpdateStatus(absl::FailedPreconditionError("Minimize must be called once"));
+  }
+  if (!scope_.ok()) return scope_.status();
+  base_text_ = base.Text();
+  members_text_ = members.Text();
+
+  std::vector<Output> values, gradients;
+  for (const Weight& weight : weights_) values.push_back(weight.value);
+  if (absl::Status status = tensorflow::AddSymbolicGradients(scope_, {loss}, values, &gradients);
+      !status.ok()) {
+    scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
+        "`loss` must be differentiable by every declared weight. Received: ", status.message())));
+    return scope_.status();
+  }
+  if (options_.clip_norm > 0) gradients = Clip(gradients);
+
+  std::vector<Operation> updates = before, spawns, samples;
+  updates.push_back(loss.op());
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    Weight& weight = weights_[i];
+    updates.push_back(Update(&weight, weight.late_phase ? members : base, gradients[i]));
+    if (weight.late_phase) spawns.push_back(SpawnWeight(weight, static_cast<int64_t>(i)));
+  }
+  // t advances when all of the minibatch is done.
+  const auto advance = tf_ops::AssignAddVariableOp(scope_.WithControlDependencies(updates),
+                                                   step_handle_, tf_ops::Const<int64_t>(scope_, 1));
+  if (options_.swa_start >= 0) {
+    const Output count = ZeroVariable("late_phase/swa_count", tensorflow::DT_INT64, {});
+    const auto n = tf_ops::ReadVariableOp(scope_, count, tensorflow::DT_INT64);
+    for (Weight& weight : weights_) {
+      weight.average = ZeroVariable(weight.name + "/swa", dtype_, weight.shape);
+      samples.push_back(ops::SwaUpdate(scope_, weight.average, weight.handle, n));
+    }
+    samples = {tf_ops::AssignAddVariableOp(scope_.WithControlDependencies(samples), count,
+                                           tf_ops::Const<int64_t>(scope_, 1))
+                   .operation};
+    swa_ = Group("swa", samples);
+  }
+  if (!spawns.empty() && options_.members > 1) spawn_ = Group("spawn", spawns);
+  train_ = Group("train", {advance.operation});
+  init_ = Group("init", initializers_);
+  return scope_.status();
+}
+
+Output LatePhase::Read(const std::string& name, WeightSet set, tensorflow::Input which) {
+  for (const Weight& weight : weights_) {
+    if (weight.name != name) continue;
+    if (set == WeightSet::kSwa) {
+      if (weight.average.node() == nullptr) {
+        scope_.UpdateStatus(absl::FailedPreconditionError(absl::StrCat(
+            "SWA must be on, and Minimize called, to read averages. Received: name=", name)));
+        return Output();
+      }
+      return weight.late_phase ? ops::Collapse(scope_, weight.average, dtype_)
+                               : Output(tf_ops::ReadVariableOp(scope_, weight.average, dtype_));
+    }
+    if (!weight.late_phase) return tf_ops::ReadVariableOp(scope_, weight.handle, dtype_);
+    if (set == WeightSet::kCurrent) return ops::ReadMember(scope_, weight.handle, which, dtype_);
+    // Spawning is the first act of step T0, so at t = T0 there is still one member.
+    const auto spawned =
+        tf_ops::Greater(scope_, tf_ops::ReadVariableOp(scope_, step_handle_, tensorflow::DT_INT64),
+                        tf_ops::Const(scope_, options_.start));
+    return tf_ops::SelectV2(scope_, spawned, ops::Collapse(scope_, weight.handle, dtype_),
+                            ops::ReadMember(scope_, weight.handle, 0, dtype_));
+  }
+  scope_.UpdateStatus(absl::InvalidArgumentError(
+      absl::StrCat("`name` must be a declared weight. Received: name=", name)));
+  return Output();
+}
+
+std::vector<std::pair<std::string, std::string>> LatePhase::Text() const {
+  auto text = options_.Text();
+  text.insert(text.end(), {{"dtype", tensorflow::DataTypeString(dtype_)},
+                           {"base", base_text_},
+                           {"member", members_text_}});
+  return text;
+}
+
+}  // namespace late_phase

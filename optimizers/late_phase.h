@@ -1,0 +1,148 @@
+// Algorithm 1 for C++ graphs: declare weights, build a loss from them, get one train target.
+//
+//   LatePhase late_phase(scope, {.members = 10, .start = 30 * epoch, .sigma = 0.35});
+//   Output R = late_phase.AddBase("R", initial_R);                       // θ
+//   Output u = late_phase.AddMembers("u", initial_u, MemberRead::kStack);  // φ, [K, …]
+//   … model(R, u, late_phase.member()) … loss
+//   late_phase.Minimize(loss, UpdateRule::Adam(1e-3), UpdateRule::Adam(1e-3));
+//
+// One static graph serves the whole run. A late-phase variable is [K, …] from the start; row 0 is
+// φ0 until T0 = `start`. Member and position in the cycle come from the step counter t: before T0
+// the cycle is 1 and every step applies the base at once; from T0 on, minibatch t uses member
+// (t − T0) mod K. What must happen between steps (spawning at T0, SWA) is a target of its own that
+// optimizers/run.h calls when it is due. This class only builds the graph.
+//
+// The controls of the paper are settings: gradient accumulation without members is members = 1 with
+// cycle = K; a frozen base is `freeze_base`; a full late-phase deep ensemble declares every weight
+// with AddMembers; T0 = 0 is start = 0.
+#ifndef LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_
+#define LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "optimizers/update_rule.h"
+#include "tensorflow/cc/framework/ops.h"
+#include "tensorflow/cc/framework/scope.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace late_phase {
+
+struct LatePhaseOptions {
+  int64_t members = 1;       // K
+  int64_t start = 0;         // T0, in minibatches
+  int64_t cycle = 0;         // minibatches per base update from T0 on; 0: members
+  double sigma = 0;          // σ0 of the noise at spawning
+  double base_scale = 1;     // γ, from T0 on
+  bool copy_slots = false;   // at T0 members inherit φ0's optimizer slots; else they start at zero
+  bool freeze_base = false;  // from T0 on the base stays as it is
+  double clip_norm = 0;      // per minibatch, by the global norm of all gradients; 0: no clipping
+  int64_t swa_start = -1;    // first sample after this many minibatches; -1: no SWA
+  int64_t swa_every = 1;     // minibatches between samples
+  int64_t seed[2] = {0, 0};  // of the spawning noise
+
+  absl::Status Check() const;
+  // (name, value) of every setting.
+  std::vector<std::pair<std::string, std::string>> Text() const;
+};
+
+// How the model reads a late-phase variable, and so what the gradient is of.
+enum class MemberRead {
+  kStack,  // all of [K, …], for ops that take `member` themselves
+  kRow     // the current member's row: no [K, …] gradient is ever made
+};
+
+// Which weights to evaluate.
+enum class WeightSet {
+  kCurrent,    // the base, and member `which` of the late-phase weights
+  kCollapsed,  // the mean over the members; before T0 row 0
+  kSwa         // the averages over time, collapsed
+};
+
+class LatePhase {
+ public:
+  // `scope` names the graph; T is float or double.
+  LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& options,
+            tensorflow::DataType dtype = tensorflow::DT_FLOAT);
+
+  // Declares a weight and returns what the model reads. Errors end in the scope's status.
+  tensorflow::Output AddBase(const std::string& name, const tensorflow::Tensor& initial);
+  tensorflow::Output AddMembers(const std::string& name, const tensorflow::Tensor& initial_row,
+                                MemberRead read);
+  // Declares a variable that is not trained but belongs to the run's state: carried states, running
+  // statistics. Returns its handle; the model reads and writes it.
+  tensorflow::Output AddState(const std::string& name, const tensorflow::Tensor& initial);
+
+  tensorflow::Output member() const { return member_; }  // int32 [], the member of this minibatch
+  tensorflow::Output step() const { return step_; }      // int64 [], t
+
+  // Turns a loss into the train target: gradients, clipping, updates, t + 1. Operations in `before`
+  // (writing back of states) are done before t advances. Call once.
+  absl::Status Minimize(tensorflow::Output loss, const UpdateRule& base, const UpdateRule& members,
+                        const std::vector<tensorflow::Operation>& before = {});
+
+  // A weight as it is to be evaluated, of the shape of the base weight or of a row; reads only, so
+  // training never notices. `which` is used by kCurrent.
+  tensorflow::Output Read(const std::string& name, WeightSet set, tensorflow::Input which = 0);
+
+  // Names of the nodes to run. Empty before Minimize.
+  const std::string& init_target() const { return init_; }
+  const std::string& train_target() const { return train_; }
+  const std::string& spawn_target() const { return spawn_; }  // empty: nothing to spawn
+  const std::string& swa_target() const { return swa_; }      // empty: no SWA
+
+  // Everything a checkpoint holds: the name of each variable, the node that reads it, and the
+  // placeholder and target that restore it.
+  struct Saved {
+    std::string name, read, placeholder, restore;
+    tensorflow::DataType dtype;
+    tensorflow::TensorShape shape;
+  };
+  const std::vector<Saved>& saved() const { return saved_; }
+  // The settings and rules that a checkpoint must agree with.
+  std::vector<std::pair<std::string, std::string>> Text() const;
+  const LatePhaseOptions& options() const { return options_; }
+  const tensorflow::Scope& scope() const { return scope_; }
+
+ private:
+  struct Weight {
+    std::string name;
+    bool late_phase = false;
+    tensorflow::Output handle, value;  // value: what the model reads, and the gradient is of
+    tensorflow::TensorShape shape;     // of the variable
+    tensorflow::Output average;        // handle; SWA only
+    // Slots of the members, to be reset at T0.
+    std::vector<tensorflow::Output> slots;
+    tensorflow::Output count;
+  };
+
+  tensorflow::Output Variable(const std::string& name, const tensorflow::Tensor& initial);
+  tensorflow::Output ZeroVariable(const std::string& name, tensorflow::DataType dtype,
+                                  const tensorflow::TensorShape& shape);
+  tensorflow::Output Scalar(double value);
+  tensorflow::Output ScheduleValue(const Schedule& schedule, bool zero_when_frozen);
+  tensorflow::Operation Update(Weight* weight, const UpdateRule& rule, tensorflow::Output gradient);
+  std::vector<tensorflow::Output> Clip(const std::vector<tensorflow::Output>& gradients);
+  tensorflow::Operation SpawnWeight(const Weight& weight, int64_t index);
+  std::string Group(const std::string& name, const std::vector<tensorflow::Operation>& operations);
+
+  tensorflow::Scope scope_;
+  LatePhaseOptions options_;
+  tensorflow::DataType dtype_;
+  std::vector<Weight> weights_;
+  std::vector<tensorflow::Operation> initializers_;
+  std::vector<Saved> saved_;
+  tensorflow::Output step_handle_, step_, time_;  // t as int64 handle, int64, double
+  tensorflow::Output late_;                       // bool: t >= T0
+  tensorflow::Output member_, position_, cycle_;  // row; place in the cycle and its length
+  std::string init_, train_, spawn_, swa_;
+  std::string base_text_, members_text_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_

@@ -1,0 +1,68 @@
+// Drives the graph of a LatePhase: steps, spawning at T0, SWA, checkpoints.
+//
+//   ASSIGN(run, Run::Create(late_phase, threads));
+//   run->Initialize();                   // or run->Restore(dir)
+//   while (run->step() < steps) run->Step(feeds, {"loss:0"}, &outputs);
+//
+// Between two calls the state is always that of a whole number of minibatches.
+#ifndef LATE_PHASE_OPTIMIZERS_RUN_H_
+#define LATE_PHASE_OPTIMIZERS_RUN_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "optimizers/checkpoint.h"
+#include "optimizers/late_phase.h"
+#include "tensorflow/core/public/session.h"
+
+namespace late_phase {
+
+class Run {
+ public:
+  using Feeds = std::vector<std::pair<std::string, tensorflow::Tensor>>;
+
+  // Makes a session of the finished graph. `settings` are further ones that a checkpoint must agree
+  // with: the model's and the data's.
+  static absl::Status Create(const LatePhase& late_phase, int threads, const Settings& settings,
+                             std::unique_ptr<Run>* run);
+
+  // Sets all variables to their initial values, t = 0.
+  absl::Status Initialize();
+
+  // One minibatch: spawns first if it is step T0's turn, trains, takes an SWA sample if one is due.
+  absl::Status Step(const Feeds& feeds, const std::vector<std::string>& fetches = {},
+                    std::vector<tensorflow::Tensor>* outputs = nullptr);
+
+  // Anything else in the graph, such as an evaluation.
+  absl::Status Fetch(const Feeds& feeds, const std::vector<std::string>& fetches,
+                     std::vector<tensorflow::Tensor>* outputs);
+
+  int64_t step() const { return step_; }
+
+  absl::Status Save(const std::string& dir);
+  // Restores the newest checkpoint. `note` is set if results will differ by rounding from those of
+  // an uninterrupted run.
+  absl::Status Restore(const std::string& dir, std::string* note);
+
+  // Starts from the weights of another run's checkpoint (base and row 0), t = 0, slots zero.
+  absl::Status StartFrom(const std::string& dir);
+
+ private:
+  Run(const LatePhase& late_phase, int threads, Settings settings);
+  absl::Status Assign(const std::map<std::string, tensorflow::Tensor>& variables);
+
+  LatePhaseOptions options_;
+  std::string init_, train_, spawn_, swa_;
+  std::vector<LatePhase::Saved> saved_;
+  Settings settings_;
+  int threads_;
+  int64_t step_ = 0;
+  std::unique_ptr<tensorflow::Session> session_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_OPTIMIZERS_RUN_H_

@@ -1,0 +1,536 @@
+// Algorithm 1 as the C++ library builds it, against a plain double-precision loop on a problem
+// small enough to write down:
+//
+//   L(θ, φ; x) = ½ Σ_i (θ_i φ_i − x_i)²,   x fed anew in every minibatch.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "optimizers/run.h"
+#include "tensorflow/cc/ops/array_ops.h"
+#include "tensorflow/cc/ops/const_op.h"
+#include "tensorflow/cc/ops/math_ops.h"
+
+namespace late_phase {
+namespace {
+
+namespace tf_ops = tensorflow::ops;
+using tensorflow::Output;
+using tensorflow::Tensor;
+using Values = std::vector<double>;
+
+constexpr int64_t kD = 7;
+
+Tensor MakeTensor(const Values& values) {
+  Tensor tensor(tensorflow::DT_DOUBLE, {static_cast<int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), tensor.flat<double>().data());
+  return tensor;
+}
+
+Values Random(std::mt19937_64* engine, double low, double high) {
+  std::uniform_real_distribution<double> uniform(low, high);
+  Values values(kD);
+  for (double& value : values) value = uniform(*engine);
+  return values;
+}
+
+Values Minibatch(int64_t t) {
+  std::mt19937_64 engine(1000 + t);
+  return Random(&engine, -1, 1);
+}
+
+struct Case {
+  LatePhaseOptions options;
+  UpdateRule base = UpdateRule::Sgd(0.1), members = UpdateRule::Sgd(0.1);
+  MemberRead read = MemberRead::kRow;
+};
+
+// The graph and its session.
+struct Problem {
+  explicit Problem(const Case& c, int threads = 2)
+      : scope(tensorflow::Scope::NewRootScope()),
+        late_phase(scope, c.options, tensorflow::DT_DOUBLE) {
+    std::mt19937_64 engine(1);
+    theta0 = Random(&engine, 0.5, 1.5);
+    phi0 = Random(&engine, 0.5, 1.5);
+    const Output x = tf_ops::Placeholder(scope.WithOpName("x"), tensorflow::DT_DOUBLE,
+                                         tf_ops::Placeholder::Shape({kD}));
+    const Output theta = late_phase.AddBase("theta", MakeTensor(theta0));
+    Output phi = late_phase.AddMembers("phi", MakeTensor(phi0), c.read);
+    if (c.read == MemberRead::kStack && scope.ok()) {
+      const auto choice = tf_ops::OneHot(scope, tf_ops::Reshape(scope, late_phase.member(), {1}),
+                                         static_cast<int>(c.options.members), 1.0, 0.0);
+      phi = tf_ops::Reshape(scope, tf_ops::MatMul(scope, choice, phi), {static_cast<int>(kD)});
+    }
+    if (!scope.ok()) return;
+    const auto error = tf_ops::Sub(scope, tf_ops::Mul(scope, theta, phi), x);
+    const auto loss = tf_ops::Mul(scope.WithOpName("loss"),
+                                  tf_ops::Sum(scope, tf_ops::Square(scope, error), 0), 0.5);
+    status = late_phase.Minimize(loss, c.base, c.members);
+    if (!status.ok()) return;
+    for (auto [name, set] :
+         {std::pair("current", WeightSet::kCurrent), std::pair("collapsed", WeightSet::kCollapsed),
+          std::pair("swa", WeightSet::kSwa)}) {
+      if (set == WeightSet::kSwa && c.options.swa_start < 0) continue;
+      sets[name] = {late_phase.Read("theta", set).name(), late_phase.Read("phi", set).name()};
+    }
+    status.Update(Run::Create(late_phase, threads, {{"problem", "product"}}, &run));
+  }
+
+  void Train(int64_t until) {
+    while (run->step() < until) {
+      ASSERT_EQ(run->Step({{"x", MakeTensor(Minibatch(run->step()))}}), absl::OkStatus());
+    }
+  }
+
+  // Every variable by name.
+  std::map<std::string, Tensor> State() {
+    std::vector<std::string> reads;
+    for (const auto& saved : late_phase.saved()) reads.push_back(saved.read);
+    std::vector<Tensor> values;
+    EXPECT_EQ(run->Fetch({}, reads, &values), absl::OkStatus());
+    std::map<std::string, Tensor> state;
+    for (size_t i = 0; i < reads.size(); ++i) state[late_phase.saved()[i].name] = values[i];
+    return state;
+  }
+
+  std::vector<Tensor> Weights(const std::string& set) {
+    std::vector<Tensor> values;
+    EXPECT_EQ(run->Fetch({}, {sets.at(set).first, sets.at(set).second}, &values), absl::OkStatus());
+    return values;
+  }
+
+  tensorflow::Scope scope;
+  LatePhase late_phase;
+  absl::Status status;
+  std::map<std::string, std::pair<std::string, std::string>> sets;
+  std::unique_ptr<Run> run;
+  Values theta0, phi0;
+};
+
+// One array under one rule, in plain loops.
+struct Plain {
+  Values w, accum = Values(kD), m = Values(kD), v = Values(kD);
+  int64_t n = 0;
+  void Apply(const UpdateRule& rule, int64_t t, const Values& gradient, bool frozen = false) {
+    const double lr = frozen ? 0 : rule.lr.At(t);
+    ++n;
+    for (int64_t i = 0; i < kD; ++i) {
+      const double g = gradient[i] + rule.weight_decay.At(t) * w[i];
+      if (rule.kind == UpdateRule::Kind::kSgd) {
+        w[i] -= lr * g;
+      } else if (rule.kind == UpdateRule::Kind::kMomentum) {
+        accum[i] = rule.momentum * accum[i] + g;
+        w[i] -= lr * (rule.nesterov ? g + rule.momentum * accum[i] : accum[i]);
+      } else {
+        m[i] = rule.beta1 * m[i] + (1 - rule.beta1) * g;
+        v[i] = rule.beta2 * v[i] + (1 - rule.beta2) * g * g;
+        w[i] -= lr * std::sqrt(1 - std::pow(rule.beta2, n)) / (1 - std::pow(rule.beta1, n)) * m[i] /
+                (std::sqrt(v[i]) + rule.epsilon);
+      }
+    }
+  }
+};
+
+struct PlainRun {
+  Plain theta;
+  std::vector<Plain> phi;
+  Values swa_theta = Values(kD), sum = Values(kD);
+  std::vector<Values> swa_phi;
+};
+
+// Without noise: σ0 = 0 copies φ0.
+PlainRun RunPlain(const Case& c, const Values& theta0, const Values& phi0, int64_t steps) {
+  const auto& o = c.options;
+  const int64_t K = o.members, cycle = o.cycle == 0 ? K : o.cycle;
+  PlainRun run;
+  run.theta.w = theta0;
+  run.phi.resize(K);
+  for (Plain& member : run.phi) member.w = phi0;
+  run.swa_phi.assign(K, Values(kD));
+  int64_t samples = 0;
+  for (int64_t t = 0; t < steps; ++t) {
+    const bool late = t >= o.start;
+    if (t == o.start) {
+      for (Plain& member : run.phi) {
+        const Plain first = run.phi[0];
+        member = Plain();
+        if (o.copy_slots || K == 1) member = first;
+        member.w = first.w;
+      }
+    }
+    const int64_t k = late ? (t - o.start) % K : 0, position = late ? (t - o.start) % cycle : 0;
+    const Values x = Minibatch(t);
+    Values dtheta(kD), dphi(kD);
+    double norm = 0;
+    for (int64_t i = 0; i < kD; ++i) {
+      const double error = run.theta.w[i] * run.phi[k].w[i] - x[i];
+      dtheta[i] = error * run.phi[k].w[i];
+      dphi[i] = error * run.theta.w[i];
+      norm += dtheta[i] * dtheta[i] + dphi[i] * dphi[i];
+    }
+    const double factor =
+        o.clip_norm > 0 ? o.clip_norm / std::max(std::sqrt(norm), o.clip_norm) : 1;
+    for (double& d : dtheta) d *= factor;
+    for (double& d : dphi) d *= factor;
+    run.phi[k].Apply(c.members, t, dphi);
+    for (int64_t i = 0; i < kD; ++i) run.sum[i] += dtheta[i];
+    if (position == (late ? cycle : 1) - 1) {
+      for (double& d : run.sum) d *= late ? o.base_scale : 1;
+      run.theta.Apply(c.base, t, run.sum, late && o.freeze_base);
+      run.sum.assign(kD, 0);
+    }
+    if (o.swa_start >= 0 && t + 1 >= o.swa_start && (t + 1 - o.swa_start) % o.swa_every == 0) {
+      ++samples;
+      for (int64_t i = 0; i < kD; ++i) {
+        run.swa_theta[i] += (run.theta.w[i] - run.swa_theta[i]) / samples;
+        for (int64_t j = 0; j < K; ++j)
+          run.swa_phi[j][i] += (run.phi[j].w[i] - run.swa_phi[j][i]) / samples;
+      }
+    }
+  }
+  return run;
+}
+
+double Difference(const Tensor& actual, const Values& expected, int64_t row = 0) {
+  double worst = 0;
+  for (int64_t i = 0; i < kD; ++i)
+    worst = std::max(worst, std::abs(actual.flat<double>()(row * kD + i) - expected[i]));
+  return worst;
+}
+
+void ExpectEqualsPlainLoop(const Case& c, int64_t steps = 23) {
+  Problem p(c);
+  ASSERT_EQ(p.status, absl::OkStatus());
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  p.Train(steps);
+  const PlainRun plain = RunPlain(c, p.theta0, p.phi0, steps);
+  const auto state = p.State();
+  EXPECT_LE(Difference(state.at("theta"), plain.theta.w), 1e-12);
+  for (int64_t k = 0; k < c.options.members; ++k)
+    EXPECT_LE(Difference(state.at("phi"), plain.phi[k].w, k), 1e-12) << "member " << k;
+  EXPECT_LE(Difference(state.at("theta/sum"), plain.sum), 1e-12);
+  if (c.options.swa_start >= 0) {
+    EXPECT_LE(Difference(state.at("theta/swa"), plain.swa_theta), 1e-12);
+    for (int64_t k = 0; k < c.options.members; ++k)
+      EXPECT_LE(Difference(state.at("phi/swa"), plain.swa_phi[k], k), 1e-12);
+  }
+}
+
+LatePhaseOptions Options(int64_t members, int64_t start, double base_scale = 1) {
+  LatePhaseOptions options;
+  options.members = members;
+  options.start = start;
+  options.base_scale = base_scale;
+  return options;
+}
+
+TEST(LatePhaseTest, EveryPairOfRulesEqualsThePlainLoop) {
+  const UpdateRule rules[] = {UpdateRule::Sgd(0.1), UpdateRule::Momentum(0.05).WithDecay(0.01),
+                              UpdateRule::Momentum(0.05, 0.8, false),
+                              UpdateRule::Adam(0.02).WithDecay(0.02)};
+  for (const UpdateRule& base : rules) {
+    for (const UpdateRule& members : rules) {
+      SCOPED_TRACE(base.Text() + " / " + members.Text());
+      ExpectEqualsPlainLoop({Options(3, 5), base, members, MemberRead::kRow});
+    }
+  }
+}
+
+TEST(LatePhaseTest, MembersScalesAndReadsEqualThePlainLoop) {
+  for (int64_t members : {1, 2, 10}) {
+    for (double scale : {1.0, 1.0 / members, 0.3}) {
+      for (MemberRead read : {MemberRead::kRow, MemberRead::kStack}) {
+        SCOPED_TRACE(testing::Message() << "K " << members << " scale " << scale);
+        ExpectEqualsPlainLoop({Options(members, 4, scale),
+                               UpdateRule::Momentum(0.05).WithDecay(0.01), UpdateRule::Adam(0.02),
+                               read});
+      }
+    }
+  }
+}
+
+TEST(LatePhaseTest, SwaClippingSchedulesAndCopiedSlotsEqualThePlainLoop) {
+  Case c{Options(3, 5, 1.0 / 3),
+         UpdateRule::Adam(Schedule::PiecewiseLinear({{2, 0.05}, {12, 0.01}})),
+         UpdateRule::Momentum(Schedule::Epochs(4, {{1, 0.1}, {3, 0.02}})), MemberRead::kRow};
+  c.options.swa_start = 14;
+  c.options.swa_every = 3;
+  c.options.clip_norm = 0.5;
+  c.options.copy_slots = true;
+  ExpectEqualsPlainLoop(c);
+  c.members = UpdateRule::Adam(0.03);
+  ExpectEqualsPlainLoop(c);
+}
+
+TEST(LatePhaseTest, ControlsOfThePaperAreSettings) {
+  Case accumulation{Options(1, 5), UpdateRule::Momentum(0.05), UpdateRule::Momentum(0.05),
+                    MemberRead::kRow};
+  accumulation.options.cycle = 4;
+  accumulation.options.base_scale = 0.25;
+  ExpectEqualsPlainLoop(accumulation);
+  Case frozen{Options(3, 5), UpdateRule::Momentum(0.05), UpdateRule::Sgd(0.1), MemberRead::kRow};
+  frozen.options.freeze_base = true;
+  ExpectEqualsPlainLoop(frozen);
+  ExpectEqualsPlainLoop(
+      {Options(3, 0), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), MemberRead::kRow});
+}
+
+TEST(LatePhaseTest, SpawningAddsNoiseOfItsOwnPerMember) {
+  Case c{Options(4, 2), UpdateRule::Sgd(0.0), UpdateRule::Sgd(0.0), MemberRead::kRow};
+  c.options.sigma = 0.5;
+  Problem p(c);
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  p.Train(2);
+  EXPECT_EQ(Difference(p.State().at("phi"), p.phi0, 3), 0) << "at t = T0 nothing is spawned yet";
+  EXPECT_EQ(Difference(p.Weights("collapsed")[1], p.phi0), 0) << "and row 0 is the model";
+  p.Train(3);
+  const Tensor phi = p.State().at("phi");
+  double rms = 0, noise = 0;
+  for (double value : p.phi0) rms += value * value / kD;
+  for (int64_t k = 0; k < 4; ++k) {
+    EXPECT_GT(Difference(phi, p.phi0, k), 0) << "row " << k;
+    for (int64_t i = 0; i < kD; ++i)
+      noise += std::pow(phi.flat<double>()(k * kD + i) - p.phi0[i], 2) / (4 * kD);
+  }
+  EXPECT_NEAR(std::sqrt(noise / rms), 0.5, 0.25);
+  p.Train(9);
+  EXPECT_EQ(p.State().at("phi").flat<double>()(5), phi.flat<double>()(5)) << "spawned once only";
+}
+
+TEST(LatePhaseTest, EvaluationReadsEverySetAndDisturbsNothing) {
+  Case c{Options(3, 5), UpdateRule::Momentum(0.05), UpdateRule::Sgd(0.1), MemberRead::kRow};
+  c.options.sigma = 0.3;
+  c.options.swa_start = 10;
+  Problem p(c), undisturbed(c);
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_EQ(undisturbed.run->Initialize(), absl::OkStatus());
+  undisturbed.Train(17);
+  for (int64_t t = 1; t <= 17; ++t) {
+    p.Train(t);
+    const auto state = p.State();
+    const Values row(state.at("phi").flat<double>().data(),
+                     state.at("phi").flat<double>().data() + kD);
+    Values mean(kD);
+    for (int64_t i = 0; i < 3 * kD; ++i) mean[i % kD] += state.at("phi").flat<double>()(i) / 3;
+    EXPECT_LE(Difference(p.Weights("collapsed")[1], t > 5 ? mean : row), 1e-15);
+    EXPECT_EQ(Difference(p.Weights("current")[1], row), 0);
+    p.Weights("swa");
+  }
+  const auto a = p.State(), b = undisturbed.State();
+  for (const auto& [name, tensor] : a)
+    EXPECT_EQ(tensor.tensor_data(), b.at(name).tensor_data()) << name;
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest()
+      : dir_(std::filesystem::path(testing::TempDir()) /
+             testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::remove_all(dir_);
+  }
+  Case Full() const {
+    Case c{Options(3, 5, 1.0 / 3),
+           UpdateRule::Adam(Schedule::PiecewiseLinear({{0, 0.05}, {20, 0.01}})).WithDecay(0.01),
+           UpdateRule::Momentum(0.05), MemberRead::kRow};
+    c.options.sigma = 0.3;
+    c.options.swa_start = 14;
+    c.options.clip_norm = 1;
+    return c;
+  }
+  std::filesystem::path dir_;
+};
+
+TEST_F(CheckpointTest, ResumeIsBitForBitAtEveryStep) {
+  Problem whole(Full());
+  ASSERT_EQ(whole.run->Initialize(), absl::OkStatus());
+  whole.Train(23);
+  const auto expected = whole.State();
+  Problem first(Full());
+  ASSERT_EQ(first.run->Initialize(), absl::OkStatus());
+  for (int64_t n = 0; n < 23; ++n) {
+    first.Train(n);
+    ASSERT_EQ(first.run->Save(dir_), absl::OkStatus());
+    Problem second(Full());
+    std::string note;
+    ASSERT_EQ(second.run->Restore(dir_, &note), absl::OkStatus());
+    EXPECT_EQ(note, "");
+    EXPECT_EQ(second.run->step(), n);
+    second.Train(23);
+    for (const auto& [name, tensor] : second.State()) {
+      EXPECT_EQ(tensor.tensor_data(), expected.at(name).tensor_data())
+          << name << ", resumed at " << n;
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AnotherConfigurationNamesTheFirstDifference) {
+  Problem p(Full());
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  p.Train(3);
+  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  auto complaint = [&](const Case& c) {
+    Problem other(c);
+    return std::string(other.run->Restore(dir_, nullptr).message());
+  };
+  Case c = Full();
+  c.options.members = 4;
+  EXPECT_EQ(complaint(c), "`members` must be 3, as in the checkpoint. Received: members=4");
+  c = Full();
+  c.base = UpdateRule::Sgd(0.1);
+  EXPECT_TRUE(absl::StrContains(complaint(c), "`base` must be adam")) << complaint(c);
+  Problem threads(Full(), /*threads=*/1);
+  std::string note;
+  EXPECT_EQ(threads.run->Restore(dir_, &note), absl::OkStatus());
+  EXPECT_TRUE(absl::StrContains(note, "written with 2 threads, this run has 1")) << note;
+}
+
+TEST_F(CheckpointTest, NoOrDamagedCheckpointIsAnError) {
+  Problem p(Full());
+  EXPECT_EQ(p.run->Restore(dir_, nullptr).code(), absl::StatusCode::kNotFound);
+  std::filesystem::create_directories(dir_ / "step-000000000003");
+  const absl::Status status = p.run->Restore(dir_, nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "not a readable checkpoint")) << status;
+}
+
+TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {
+  Case base = Full();
+  base.options.members = 1;
+  base.options.cycle = 1;
+  Problem trained(base);
+  ASSERT_EQ(trained.run->Initialize(), absl::OkStatus());
+  trained.Train(9);
+  ASSERT_EQ(trained.run->Save(dir_), absl::OkStatus());
+  Problem p(Full());
+  ASSERT_EQ(p.run->StartFrom(dir_), absl::OkStatus());
+  EXPECT_EQ(p.run->step(), 0);
+  const auto before = trained.State(), after = p.State();
+  EXPECT_EQ(after.at("theta").tensor_data(), before.at("theta").tensor_data());
+  for (int64_t i = 0; i < 3 * kD; ++i)
+    EXPECT_EQ(after.at("phi").flat<double>()(i), before.at("phi").flat<double>()(i % kD));
+  for (int64_t i = 0; i < kD; ++i) EXPECT_EQ(after.at("theta/m").flat<double>()(i), 0);
+}
+
+// Not a test: the process that the next one kills. Saves states whose tensors are all equal to the
+// step.
+TEST(CheckpointWriter, DISABLED_SavesUntilKilled) {
+  for (int64_t step = 1;; ++step) {
+    CheckpointState state{step, {}, {}, 1};
+    for (const char* name : {"a", "b", "c"})
+      state.variables[name] = MakeTensor(Values(100000, step));
+    ASSERT_EQ(WriteCheckpoint(std::getenv("LATE_PHASE_TEST_DIR"), state), absl::OkStatus());
+  }
+}
+
+TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
+  setenv("LATE_PHASE_TEST_DIR", dir_.c_str(), 1);
+  int64_t last = 0;
+  for (int round = 0; round < 8; ++round) {
+    std::filesystem::remove_all(dir_);
+    pid_t writer = 0;
+    const char* arguments[] = {"/proc/self/exe", "--gtest_filter=CheckpointWriter.*",
+                               "--gtest_also_run_disabled_tests", nullptr};
+    std::vector<char*> environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      if (std::string(*entry).rfind("XML_OUTPUT_FILE", 0) != 0) environment.push_back(*entry);
+    }
+    environment.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    ASSERT_EQ(posix_spawn(&writer, "/proc/self/exe", &actions, nullptr,
+                          const_cast<char**>(arguments), environment.data()),
+              0);
+    posix_spawn_file_actions_destroy(&actions);
+    while (!LatestCheckpoint(dir_).has_value()) usleep(1000);
+    usleep(3000 + round * 1700);
+    kill(writer, SIGKILL);
+    waitpid(writer, nullptr, 0);
+    const auto path = LatestCheckpoint(dir_);
+    ASSERT_TRUE(path.has_value());
+    CheckpointState state;
+    ASSERT_EQ(ReadCheckpoint(*path, &state), absl::OkStatus()) << *path;
+    ASSERT_EQ(state.variables.size(), 3u);
+    for (const auto& [name, tensor] : state.variables) {
+      for (int64_t i = 0; i < tensor.NumElements(); ++i)
+        ASSERT_EQ(tensor.flat<double>()(i), state.step) << name;
+    }
+    last = std::max(last, state.step);
+  }
+  EXPECT_GT(last, 0);
+}
+
+TEST(LatePhaseErrors, OptionsAreChecked) {
+  auto complaint = [](LatePhaseOptions options) { return std::string(options.Check().message()); };
+  LatePhaseOptions options;
+  options.members = 0;
+  EXPECT_EQ(complaint(options), "`members` must be at least 1. Received: members=0");
+  options = Options(3, 5);
+  options.sigma = -0.1;
+  EXPECT_EQ(complaint(options), "`sigma` must be finite and >= 0. Received: sigma=-0.1");
+  options = Options(3, 5, 1.5);
+  EXPECT_EQ(complaint(options), "`base_scale` must be in (0, 1]. Received: base_scale=1.5");
+  options = Options(3, 5);
+  options.swa_start = 4;
+  EXPECT_TRUE(absl::StrContains(complaint(options), "swa_start=4, start=5"));
+  options = Options(3, 5);
+  options.cycle = 2;
+  EXPECT_TRUE(absl::StrContains(complaint(options), "`cycle` must be equal to `members`"));
+  EXPECT_EQ(complaint(Options(3, 5)), "");
+  EXPECT_FALSE(Problem({Options(3, -1)}).scope.ok());
+}
+
+TEST(LatePhaseErrors, SchedulesAreChecked) {
+  EXPECT_FALSE(
+      Problem({Options(1, 0), UpdateRule::Sgd(Schedule::PiecewiseLinear({{5, 1}, {2, 0}}))})
+          .status.ok());
+  EXPECT_FALSE(Problem({Options(1, 0), UpdateRule::Sgd(std::nan(""))}).status.ok());
+}
+
+TEST(LatePhaseErrors, ALossWithoutAWeightIsRefused) {
+  auto scope = tensorflow::Scope::NewRootScope();
+  LatePhase late_phase(scope, {}, tensorflow::DT_DOUBLE);
+  const Output theta = late_phase.AddBase("theta", MakeTensor({1, 2}));
+  late_phase.AddBase("forgotten", MakeTensor({1, 2}));
+  const absl::Status status =
+      late_phase.Minimize(tf_ops::Sum(scope, theta, 0), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1));
+  EXPECT_TRUE(absl::StrContains(status.message(), "forgotten")) << status;
+}
+
+TEST(ScheduleTest, GraphAndHostAgree) {
+  const Schedule schedules[] = {0.3, Schedule::PiecewiseLinear({{10, 0.1}, {20, 0.01}}),
+                                Schedule::PiecewiseLinear({{10, 0.1}, {10, 0.05}, {30, 0.0}}),
+                                Schedule::Epochs(7, {{1, 1}, {2, 3}, {4, 0.5}})};
+  for (const Schedule& schedule : schedules) {
+    auto scope = tensorflow::Scope::NewRootScope();
+    const auto t = tf_ops::Placeholder(scope.WithOpName("t"), tensorflow::DT_DOUBLE);
+    const Output value = schedule.InGraph(scope, t);
+    tensorflow::GraphDef graph;
+    ASSERT_EQ(scope.ToGraphDef(&graph), absl::OkStatus());
+    std::unique_ptr<tensorflow::Session> session(tensorflow::NewSession({}));
+    ASSERT_EQ(session->Create(graph), absl::OkStatus());
+    for (double at : {0.0, 7.0, 9.0, 10.0, 11.0, 13.5, 20.0, 28.0, 29.0, 100.0}) {
+      Tensor feed(tensorflow::DT_DOUBLE, {});
+      feed.scalar<double>()() = at;
+      std::vector<Tensor> result;
+      ASSERT_EQ(session->Run({{"t", feed}}, {value.name()}, {}, &result), absl::OkStatus());
+      EXPECT_NEAR(result[0].scalar<double>()(), schedule.At(at), 1e-14)
+          << schedule.Text() << " at " << at;
+    }
+  }
+  EXPECT_EQ(Schedule::PiecewiseLinear({{10, 0.1}, {20, 0.0}}).At(15), 0.05);
+  EXPECT_EQ(Schedule::PiecewiseLinear({{10, 0.1}, {10, 0.05}}).At(10), 0.05);
+}
+
+}  // namespace
+}  // namespace late_phase

@@ -48,6 +48,7 @@ absl::Status Run::Create(const LatePhase& late_phase, int threads, const Setting
 
 absl::Status Run::Initialize() {
   step_ = 0;
+  reestimated_at_.clear();
   return session_->Run({}, {}, {init_}, nullptr);
 }
 
@@ -71,6 +72,17 @@ absl::Status Run::Step(const Feeds& feeds, const std::vector<std::string>& fetch
 absl::Status Run::Fetch(const Feeds& feeds, const std::vector<std::string>& fetches,
                         std::vector<Tensor>* outputs) {
   return session_->Run(feeds, fetches, {}, outputs);
+}
+
+absl::Status Run::Evaluate(WeightSet set, const Feeds& feeds,
+                           const std::vector<std::string>& fetches, std::vector<Tensor>* outputs) {
+  const auto last = reestimated_at_.find(set);
+  const bool due = last == reestimated_at_.end() || last->second != step_;
+  if (reestimate_ && set != WeightSet::kCurrent && due) {
+    if (absl::Status status = reestimate_(this, set); !status.ok()) return status;
+    reestimated_at_[set] = step_;
+  }
+  return Fetch(feeds, fetches, outputs);
 }
 
 absl::Status Run::Save(const std::string& dir) {
@@ -108,6 +120,7 @@ absl::Status Run::Restore(const std::string& dir, std::string* note) {
   }
   if (absl::Status status = Assign(state.variables); !status.ok()) return status;
   step_ = state.step;
+  reestimated_at_.clear();
   return absl::OkStatus();
 }
 

@@ -8,6 +8,8 @@
 #ifndef LATE_PHASE_OPTIMIZERS_RUN_H_
 #define LATE_PHASE_OPTIMIZERS_RUN_H_
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,6 +42,17 @@ class Run {
   absl::Status Fetch(const Feeds& feeds, const std::vector<std::string>& fetches,
                      std::vector<tensorflow::Tensor>* outputs);
 
+  // Called before weights that were never trained as they are (collapsed, SWA) are evaluated, once
+  // per set and step: the place to re-estimate BatchNorm statistics, into variables of their own
+  // (AddState).
+  using Reestimate = std::function<absl::Status(Run*, WeightSet)>;
+  void OnEvaluation(Reestimate reestimate) { reestimate_ = std::move(reestimate); }
+
+  // Fetches what was built from LatePhase::Read(..., set), after OnEvaluation's function if it is
+  // due.
+  absl::Status Evaluate(WeightSet set, const Feeds& feeds, const std::vector<std::string>& fetches,
+                        std::vector<tensorflow::Tensor>* outputs);
+
   int64_t step() const { return step_; }
 
   absl::Status Save(const std::string& dir);
@@ -60,6 +73,8 @@ class Run {
   Settings settings_;
   int threads_;
   int64_t step_ = 0;
+  Reestimate reestimate_;
+  std::map<WeightSet, int64_t> reestimated_at_;
   std::unique_ptr<tensorflow::Session> session_;
 };
 

@@ -330,6 +330,65 @@ TEST(LatePhaseTest, EvaluationReadsEverySetAndDisturbsNothing) {
     EXPECT_EQ(tensor.tensor_data(), b.at(name).tensor_data()) << name;
 }
 
+TEST(LatePhaseTest, MembersAreReadOneByOneForAnEnsemble) {
+  Case c{Options(3, 2), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), MemberRead::kRow};
+  c.options.sigma = 0.3;
+  auto scope = tensorflow::Scope::NewRootScope();
+  LatePhase graph(scope, c.options, tensorflow::DT_DOUBLE);
+  const Output phi = graph.AddMembers("phi", MakeTensor(Values(kD, 1.0)), MemberRead::kRow);
+  ASSERT_EQ(graph.Minimize(tf_ops::Sum(scope, tf_ops::Square(scope, phi), 0), c.base, c.members),
+            absl::OkStatus());
+  const Output which = tf_ops::Placeholder(scope.WithOpName("which"), tensorflow::DT_INT32);
+  const Output row = graph.Read("phi", WeightSet::kCurrent, which);
+  std::unique_ptr<late_phase::Run> run;
+  ASSERT_EQ(late_phase::Run::Create(graph, 1, {}, &run), absl::OkStatus());
+  ASSERT_EQ(run->Initialize(), absl::OkStatus());
+  for (int t = 0; t < 7; ++t) ASSERT_EQ(run->Step({}), absl::OkStatus());
+  std::vector<Tensor> stack;
+  ASSERT_EQ(run->Fetch({}, {graph.saved()[1].read}, &stack), absl::OkStatus());
+  for (int32_t k = 0; k < 3; ++k) {
+    Tensor feed(tensorflow::DT_INT32, {});
+    feed.scalar<int32_t>()() = k;
+    std::vector<Tensor> member;
+    ASSERT_EQ(run->Evaluate(WeightSet::kCurrent, {{"which", feed}}, {row.name()}, &member),
+              absl::OkStatus());
+    const double* expected = stack[0].flat<double>().data() + k * kD;
+    EXPECT_EQ(Difference(member[0], Values(expected, expected + kD)), 0);
+  }
+}
+
+TEST(LatePhaseTest, StatisticsAreReestimatedOncePerSetAndStep) {
+  Case c{Options(3, 2), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), MemberRead::kRow};
+  c.options.swa_start = 2;
+  Problem p(c);
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  std::vector<std::pair<WeightSet, int64_t>> calls;
+  p.run->OnEvaluation([&](late_phase::Run* run, WeightSet set) {
+    calls.push_back({set, run->step()});
+    return absl::OkStatus();
+  });
+  std::vector<Tensor> unused;
+  auto evaluate = [&](WeightSet set, const char* name) {
+    return p.run->Evaluate(set, {}, {p.sets.at(name).first}, &unused);
+  };
+  for (int64_t t : {4, 5}) {
+    p.Train(t);
+    for (int twice = 0; twice < 2; ++twice) {
+      ASSERT_EQ(evaluate(WeightSet::kSwa, "swa"), absl::OkStatus());
+      ASSERT_EQ(evaluate(WeightSet::kCollapsed, "collapsed"), absl::OkStatus());
+      ASSERT_EQ(evaluate(WeightSet::kCurrent, "current"), absl::OkStatus());
+    }
+  }
+  const std::vector<std::pair<WeightSet, int64_t>> expected = {{WeightSet::kSwa, 4},
+                                                               {WeightSet::kCollapsed, 4},
+                                                               {WeightSet::kSwa, 5},
+                                                               {WeightSet::kCollapsed, 5}};
+  EXPECT_EQ(calls, expected);
+  p.run->OnEvaluation([](late_phase::Run*, WeightSet) { return absl::DataLossError("no data"); });
+  p.Train(6);
+  EXPECT_EQ(evaluate(WeightSet::kSwa, "swa").code(), absl::StatusCode::kDataLoss);
+}
+
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointTest()

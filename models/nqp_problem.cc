@@ -1,5 +1,4 @@
-// The loops are compiled once per instruction set: foreach_target.h includes this file again for each. They are plain loops, which
-// the compiler vectorises.
+// The loops are compiled once per instruction set: foreach_target.h includes this file again for each.
 #include "models/nqp_problem.h"
 
 #include <cmath>
@@ -10,52 +9,74 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "models/nqp_problem.cc"
+// foreach_target.h comes first
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace late_phase {
 namespace HWY_NAMESPACE {
 
-// Sum of term(i) over [0, n): kLanes sums, which the compiler keeps in vectors, then these in order.
-template <class Term>
-HWY_INLINE double Sum(int64_t n, const Term& term) {
-  constexpr int64_t kLanes = 16;
-  double sums[kLanes] = {};
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The arrays of a problem.
+struct Arrays {
+  explicit Arrays(const NqpProblem& p)
+      : n(p.n), h(p.h.data()), noise(p.noise.data()), target(p.target.data()) {}
+  int64_t n;
+  const double *h, *noise, *target;
+};
+
+// Calls step(d, i) for each vector of [0, n), and for the elements left over as vectors of one. Returns the sum of what it returns.
+template <class Step>
+HWY_INLINE double ForVectors(int64_t n, const Step step) {
+  const hn::ScalableTag<double> d;
+  const hn::CappedTag<double, 1> one;
+  const int64_t lanes = hn::Lanes(d);
+  auto sum = hn::Zero(d);
+  auto rest = hn::Zero(one);
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) sums[j] += term(i + j);
-  }
-  double total = 0;
-  for (; i < n; ++i) total += term(i);
-  for (double sum : sums) total += sum;
-  return total;
+  for (; i + lanes <= n; i += lanes) sum = hn::Add(sum, step(d, i));
+  for (; i < n; ++i) rest = hn::Add(rest, step(one, i));
+  return hn::GetLane(hn::SumOfLanes(d, sum)) + hn::GetLane(rest);
 }
 
-void Gradient(int64_t n, const double* HWY_RESTRICT h, const double* HWY_RESTRICT noise,
-              const double* HWY_RESTRICT target, const double* HWY_RESTRICT w,
-              const float* HWY_RESTRICT z, double* HWY_RESTRICT gradient) {
-  for (int64_t i = 0; i < n; ++i) {
-    gradient[i] = h[i] * (w[i] - target[i]) + noise[i] * static_cast<double>(z[i]);
-  }
+// h (x − w*) + noise · z for the vector at i.
+template <class D, class V>
+HWY_INLINE V GradientAt(D d, const Arrays& p, const float* z, int64_t i, V x) {
+  const auto normal = hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), z + i));
+  return hn::MulAdd(hn::LoadU(d, p.h + i), hn::Sub(x, hn::LoadU(d, p.target + i)),
+                    hn::Mul(hn::LoadU(d, p.noise + i), normal));
 }
 
-double ProductGradient(int64_t n, const double* HWY_RESTRICT h, const double* HWY_RESTRICT noise,
-                       const double* HWY_RESTRICT target, const double* HWY_RESTRICT theta,
-                       double phi, const float* HWY_RESTRICT z, double* HWY_RESTRICT dtheta) {
-  for (int64_t i = 0; i < n; ++i) {
-    dtheta[i] = h[i] * (theta[i] * phi - target[i]) + noise[i] * static_cast<double>(z[i]);
-  }
-  const double dphi = Sum(n, [=](int64_t i) HWY_ATTR { return theta[i] * dtheta[i]; });
-  for (int64_t i = 0; i < n; ++i) dtheta[i] *= phi;
-  return dphi;
+void Gradient(const NqpProblem& problem, const double* w, const float* z, double* gradient) {
+  const Arrays p(problem);
+  ForVectors(p.n, [=](auto d, int64_t i) HWY_ATTR {
+    const auto g = GradientAt(d, p, z, i, hn::LoadU(d, w + i));
+    hn::StoreU(g, d, gradient + i);
+    return g;
+  });
 }
 
-double Loss(int64_t n, const double* HWY_RESTRICT h, const double* HWY_RESTRICT target,
-            const double* HWY_RESTRICT theta, double phi) {
-  return 0.5 * Sum(n, [=](int64_t i) HWY_ATTR {
-           const double distance = theta[i] * phi - target[i];
-           return h[i] * distance * distance;
+double ProductGradient(const NqpProblem& problem, const double* theta, double phi, const float* z,
+                       double* dtheta) {
+  const Arrays p(problem);
+  return ForVectors(p.n, [=](auto d, int64_t i) HWY_ATTR {
+    const auto base = hn::LoadU(d, theta + i), member = hn::Set(d, phi);
+    const auto g = GradientAt(d, p, z, i, hn::Mul(base, member));
+    hn::StoreU(hn::Mul(member, g), d, dtheta + i);
+    return hn::Mul(base, g);
+  });
+}
+
+double Loss(const NqpProblem& problem, const double* theta, double phi) {
+  const Arrays p(problem);
+  return 0.5 * ForVectors(p.n, [=](auto d, int64_t i) HWY_ATTR {
+           const auto distance = hn::MulSub(hn::LoadU(d, theta + i), hn::Set(d, phi),
+                                            hn::LoadU(d, p.target + i));
+           return hn::Mul(hn::LoadU(d, p.h + i), hn::Mul(distance, distance));
          });
 }
 
@@ -80,19 +101,17 @@ std::vector<double> NqpProblem::Start(double distance) const {
   return w;
 }
 
-void NqpGradient(const NqpProblem& p, const double* w, const float* z, double* gradient) {
-  LATE_PHASE_FOR_TARGET(Gradient)
-  (p.n, p.h.data(), p.noise.data(), p.target.data(), w, z, gradient);
+void NqpGradient(const NqpProblem& problem, const double* w, const float* z, double* gradient) {
+  LATE_PHASE_FOR_TARGET(Gradient)(problem, w, z, gradient);
 }
 
-double NqpProductGradient(const NqpProblem& p, const double* theta, double phi, const float* z,
-                          double* dtheta) {
-  return LATE_PHASE_FOR_TARGET(ProductGradient)(p.n, p.h.data(), p.noise.data(), p.target.data(),
-                                                theta, phi, z, dtheta);
+double NqpProductGradient(const NqpProblem& problem, const double* theta, double phi,
+                          const float* z, double* dtheta) {
+  return LATE_PHASE_FOR_TARGET(ProductGradient)(problem, theta, phi, z, dtheta);
 }
 
-double NqpLoss(const NqpProblem& p, const double* theta, double phi) {
-  return LATE_PHASE_FOR_TARGET(Loss)(p.n, p.h.data(), p.target.data(), theta, phi);
+double NqpLoss(const NqpProblem& problem, const double* theta, double phi) {
+  return LATE_PHASE_FOR_TARGET(Loss)(problem, theta, phi);
 }
 
 NqpNoise::NqpNoise(const NormalStream& stream, int64_t K, int64_t n)

@@ -23,12 +23,12 @@ def errors(rows, name):
 def draw_steady_state(axes, results):
     rows = results["rows"]
     members = column(rows, "members")
-    axes.plot(members, [rows[0]["late_phase_theory"] / k * members[0] for k in members], ":", color=GREY, label="1/K line")
+    axes.plot(members, [rows[0]["late_phase_theory"] / k * members[0] for k in members], ":", color=GREY, label="1/K line, late-phase formula")
     axes.plot(members, column(rows, "closed_form"), "-", color=ORANGE, linewidth=1.2, label="K models, closed form")
-    axes.errorbar([k * 0.97 for k in members], column(rows, "full_ensemble"), yerr=errors(rows, "closed_form_error"), fmt="s", color=ORANGE,
-                  markersize=5, markerfacecolor="white", elinewidth=1, capsize=2, label="K models, simulated")
-    axes.errorbar([k * 1.03 for k in members], column(rows, "late_phase"), yerr=errors(rows, "late_phase_error"), fmt="o", color=BLUE,
-                  markersize=5, elinewidth=1, capsize=2, label="late-phase weights, simulated")
+    axes.errorbar(members, column(rows, "full_ensemble"), yerr=errors(rows, "closed_form_error"), fmt="s", color=ORANGE,
+                  markersize=9, markerfacecolor="white", elinewidth=1, capsize=3, label="K models, simulated")
+    axes.errorbar(members, column(rows, "late_phase"), yerr=errors(rows, "late_phase_error"), fmt="o", color=BLUE,
+                  markersize=4, elinewidth=1, capsize=2, label="late-phase weights, simulated")
     axes.set_title(f"Steady state: learning rate {results['lr']:g}, {results['iterations']:,} updates", fontsize=10)
     if results["late_phase_slope"] is not None:
         axes.text(0.04, 0.06, f"slopes of log loss over log K\nlate-phase {results['late_phase_slope']:.2f}, K models "

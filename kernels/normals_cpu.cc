@@ -42,10 +42,12 @@ void ChunkWords(const NormalStream& stream, uint32_t row, int64_t chunk,
   const V c1_start = hn::Set(d, static_cast<uint32_t>(first >> 32));
   const V c2_start = hn::Set(d, stream.row_offset[0] + row);
   const V c3_start = hn::Set(d, stream.row_offset[1]);
-  const V multiplier0 = hn::Set(d, kPhiloxMultiplier0), multiplier1 = hn::Set(d, kPhiloxMultiplier1);
+  const V multiplier0 = hn::Set(d, kPhiloxMultiplier0),
+          multiplier1 = hn::Set(d, kPhiloxMultiplier1);
   // Two vectors at a time: a round waits for its products, the other vector's fill the gap.
   for (size_t j = 0; j < kNormalStride; j += 2 * lanes) {
-    V a0 = hn::Iota(d, static_cast<uint32_t>(first + j)), b0 = hn::Iota(d, static_cast<uint32_t>(first + j + lanes));
+    V a0 = hn::Iota(d, static_cast<uint32_t>(first + j)),
+      b0 = hn::Iota(d, static_cast<uint32_t>(first + j + lanes));
     V a1 = c1_start, b1 = c1_start, a2 = c2_start, b2 = c2_start, a3 = c3_start, b3 = c3_start;
     PhiloxKey key = stream.key;
     auto round = [&](V* c0, V* c1, V* c2, V* c3) HWY_ATTR {

@@ -24,8 +24,14 @@ const Parallel& InLine() {
 
 NqpLatePhase::NqpLatePhase(const NqpProblem& problem, int64_t K, double lr, double phi,
                            const std::vector<double>& start, const NormalStream& stream)
-    : problem_(problem), K_(K), lr_(lr), noise_(stream, K, problem.n), theta_(start), phi_(K, phi),
-      sum_(problem.n), grad_(problem.n) {
+    : problem_(problem),
+      K_(K),
+      lr_(lr),
+      noise_(stream, K, problem.n),
+      theta_(start),
+      phi_(K, phi),
+      sum_(problem.n),
+      grad_(problem.n) {
   for (double& value : theta_) value /= phi;
 }
 
@@ -54,7 +60,11 @@ double NqpLatePhase::Loss() const {
 
 NqpFullEnsemble::NqpFullEnsemble(const NqpProblem& problem, int64_t K, double lr,
                                  const std::vector<double>& start, const NormalStream& stream)
-    : problem_(problem), K_(K), lr_(lr), noise_(stream, K, problem.n), w_(K * problem.n),
+    : problem_(problem),
+      K_(K),
+      lr_(lr),
+      noise_(stream, K, problem.n),
+      w_(K * problem.n),
       grad_(problem.n) {
   for (int64_t k = 0; k < K; ++k) std::copy(start.begin(), start.end(), &w_[k * problem.n]);
 }

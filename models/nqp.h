@@ -1,5 +1,6 @@
-// Simulations of the noisy quadratic problem (models/nqp_problem.h) with the optimizer's own cores: Algorithm 1 of the paper with
-// w_k = θφ_k, γ = 1/K, T0 = 0 and gradient descent, against K independent models. No TensorFlow.
+// Simulations of the noisy quadratic problem (models/nqp_problem.h) with the optimizer's own cores:
+// Algorithm 1 of the paper with w_k = θφ_k, γ = 1/K, T0 = 0 and gradient descent, against K
+// independent models. No TensorFlow.
 #ifndef LATE_PHASE_MODELS_NQP_H_
 #define LATE_PHASE_MODELS_NQP_H_
 
@@ -12,7 +13,8 @@
 
 namespace late_phase {
 
-// Late-phase weights: base θ [n], members φ [K]. The state is public: another implementation can be compared step by step.
+// Late-phase weights: base θ [n], members φ [K]. The state is public: another implementation can be
+// compared step by step.
 class NqpLatePhase {
  public:
   // Starts at w = start with every φ_k = phi.
@@ -66,9 +68,9 @@ struct NqpOptions {
   double distance = 0;  // of the start from w*
   double phi = 1;
   double lr = 2e-4;
-  int64_t iterations = 800000;     // updates of θ, that is cycles
-  int64_t average_last = 100000;   // updates over which the loss is averaged
-  double drift_lr = 0.05;          // the second experiment, late-phase weights alone in the long run
+  int64_t iterations = 800000;    // updates of θ, that is cycles
+  int64_t average_last = 100000;  // updates over which the loss is averaged
+  double drift_lr = 0.05;         // the second experiment, late-phase weights alone in the long run
   int64_t drift_iterations = 200000;
   int64_t drift_average_last = 100000;
 };
@@ -78,8 +80,9 @@ struct NqpResults {
   std::vector<std::vector<double>> late_phase, full_ensemble, drift;
 };
 
-// All runs. Each is a task of its own, the longest first, and single-threaded; results do not depend on the number of threads.
-// progress: called from any thread with the share of work that has just been done; the calls' sum is 1.
+// All runs. Each is a task of its own, the longest first, and single-threaded; results do not
+// depend on the number of threads. progress: called from any thread with the share of work that has
+// just been done; the calls' sum is 1.
 NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
                   const std::function<void(double)>& progress);
 

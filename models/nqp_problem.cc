@@ -1,4 +1,5 @@
-// The loops are compiled once per instruction set: foreach_target.h includes this file again for each.
+// The loops are compiled once per instruction set: foreach_target.h includes this file again for
+// each.
 #include "models/nqp_problem.h"
 
 #include <cmath>
@@ -29,7 +30,8 @@ struct Arrays {
   const double *h, *noise, *target;
 };
 
-// Calls step(d, i) for each vector of [0, n), and for the elements left over as vectors of one. Returns the sum of what it returns.
+// Calls step(d, i) for each vector of [0, n), and for the elements left over as vectors of one.
+// Returns the sum of what it returns.
 template <class Step>
 HWY_INLINE double ForVectors(int64_t n, const Step step) {
   const hn::ScalableTag<double> d;
@@ -74,8 +76,8 @@ double ProductGradient(const NqpProblem& problem, const double* theta, double ph
 double Loss(const NqpProblem& problem, const double* theta, double phi) {
   const Arrays p(problem);
   return 0.5 * ForVectors(p.n, [=](auto d, int64_t i) HWY_ATTR {
-           const auto distance = hn::MulSub(hn::LoadU(d, theta + i), hn::Set(d, phi),
-                                            hn::LoadU(d, p.target + i));
+           const auto distance =
+               hn::MulSub(hn::LoadU(d, theta + i), hn::Set(d, phi), hn::LoadU(d, p.target + i));
            return hn::Mul(hn::LoadU(d, p.h + i), hn::Mul(distance, distance));
          });
 }
@@ -88,7 +90,12 @@ HWY_AFTER_NAMESPACE();
 namespace late_phase {
 
 NqpProblem::NqpProblem(int64_t n, int64_t batch, double target_norm)
-    : n(n), batch(batch), target_norm(target_norm), h(n), noise(n), target(n, target_norm / std::sqrt(n)) {
+    : n(n),
+      batch(batch),
+      target_norm(target_norm),
+      h(n),
+      noise(n),
+      target(n, target_norm / std::sqrt(n)) {
   for (int64_t i = 0; i < n; ++i) {
     h[i] = 1.0 / static_cast<double>(i + 1);
     noise[i] = std::sqrt(h[i] / static_cast<double>(batch));
@@ -115,8 +122,12 @@ double NqpLoss(const NqpProblem& problem, const double* theta, double phi) {
 }
 
 NqpNoise::NqpNoise(const NormalStream& stream, int64_t K, int64_t n)
-    : stream_(stream), K_(K), n_(n), chunks_(n / std::gcd(n, kNormalChunk)),
-      steps_(kNormalChunk / std::gcd(n, kNormalChunk)), buffer_(K * steps_ * n) {
+    : stream_(stream),
+      K_(K),
+      n_(n),
+      chunks_(n / std::gcd(n, kNormalChunk)),
+      steps_(kNormalChunk / std::gcd(n, kNormalChunk)),
+      buffer_(K * steps_ * n) {
   Fill();
 }
 

@@ -1,7 +1,8 @@
-// The noisy quadratic problem (NQP), a model of stochastic training whose answers are known in closed form.
+// The noisy quadratic problem (NQP), a model of stochastic training whose answers are known in
+// closed form.
 //
-//   L̂(w) = ½ (w − w* + ε/√B)ᵀ H (w − w* + ε/√B)     H = diag(1/i), i = 1..n;  ε ~ N(0, H⁻¹);  B the batch size
-//   ∇L̂(w) = H (w − w*) + √(H/B) z                    z ~ N(0, 1)
+//   L̂(w) = ½ (w − w* + ε/√B)ᵀ H (w − w* + ε/√B)     H = diag(1/i), i = 1..n;  ε ~ N(0, H⁻¹);  B the
+//   batch size ∇L̂(w) = H (w − w*) + √(H/B) z                    z ~ N(0, 1)
 //
 // The target w* has equal components. A run starts at a given distance from it, towards the origin.
 // Simulations: models/nqp.h. Closed forms: models/nqp_theory.h.
@@ -29,7 +30,8 @@ struct NqpProblem {
   std::vector<double> target;  // [n] w*
 };
 
-// Gradients and loss of the two models; all arrays [n] and apart from each other, z standard normal.
+// Gradients and loss of the two models; all arrays [n] and apart from each other, z standard
+// normal.
 
 // ∇L̂(w): gradient out.
 void NqpGradient(const NqpProblem& problem, const double* w, const float* z, double* gradient);
@@ -41,8 +43,9 @@ double NqpProductGradient(const NqpProblem& problem, const double* theta, double
 // ½ (w − w*)ᵀ H (w − w*) of w = θφ.
 double NqpLoss(const NqpProblem& problem, const double* theta, double phi);
 
-// The noise of a run: for each of K rows (members) one vector z [n] after the other. Element i of row k's vector number t is element
-// t·n + i of that row of the stream (kernels/philox_normal.h), so any other program can draw the same.
+// The noise of a run: for each of K rows (members) one vector z [n] after the other. Element i of
+// row k's vector number t is element t·n + i of that row of the stream (kernels/philox_normal.h),
+// so any other program can draw the same.
 class NqpNoise {
  public:
   NqpNoise(const NormalStream& stream, int64_t K, int64_t n);

@@ -21,11 +21,13 @@ double Trace(const NqpProblem& problem) {
 // w*ᵀ H w*
 double TargetSquare(const NqpProblem& problem) {
   double sum = 0;
-  for (int64_t i = 0; i < problem.n; ++i) sum += problem.h[i] * problem.target[i] * problem.target[i];
+  for (int64_t i = 0; i < problem.n; ++i)
+    sum += problem.h[i] * problem.target[i] * problem.target[i];
   return sum;
 }
 
-// Variance of the mean of N samples of unit variance with correlation ρ^τ, ρ < 1:  (1/N) Σ_|τ|<N (1 − |τ|/N) ρ^|τ|.
+// Variance of the mean of N samples of unit variance with correlation ρ^τ, ρ < 1:  (1/N) Σ_|τ|<N (1
+// − |τ|/N) ρ^|τ|.
 double MeanVariance(double rho, double N) {
   const double rest = 1 - rho;
   if (N * rest < 1e-4) return 1 - N * rest / 3;  // the closed form cancels; this is its series

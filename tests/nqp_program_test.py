@@ -73,6 +73,20 @@ def test_figure_is_drawn(tmp_path, extra):
     assert (tmp_path / "nqp.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_recorded_run_shows_the_law_and_is_the_one_on_the_page():
+    results = json.load(open("docs/results/nqp/results.json"))
+    assert [row["members"] for row in results["rows"]] == [1, 2, 5, 10, 15, 20, 25] and results["seeds"] == 5
+    assert all(abs(row["deviation_in_errors"]) < 4 for row in results["rows"])
+    assert abs(results["late_phase_slope"] + 1) < 0.1
+    assert all(abs(row["late_phase"] / row["long_run_theory"] - 1) < 0.1 for row in results["drift"])
+    page = open("docs/nqp.md").read()
+    for row in results["rows"]:
+        assert f"| {row['members']} | {row['late_phase']:.3e} ± {row['late_phase_error']:.1e} | {row['late_phase_theory']:.3e} |" in page
+        assert f"| {row['full_ensemble']:.3e} | {row['closed_form']:.3e} ± {row['closed_form_error']:.1e} |" in page
+    for row in results["drift"]:
+        assert f"| {row['members']} | {row['late_phase']:.3e} ± {row['late_phase_error']:.1e} | {row['long_run_theory']:.3e} |" in page
+
+
 @pytest.mark.parametrize("preset", ["quick", "paper"])
 def test_presets_hold_every_setting(tmp_path, preset):
     """A preset that lacks a value would follow a change of the program's defaults unseen."""

@@ -1,4 +1,5 @@
-// The noisy quadratic problem: cores against plain loops, simulations against closed forms. Fixed seeds; also run under the sanitizers.
+// The noisy quadratic problem: cores against plain loops, simulations against closed forms. Fixed
+// seeds; also run under the sanitizers.
 #include "models/nqp.h"
 
 #include <algorithm>
@@ -18,7 +19,8 @@ Parallel Backwards() {
           }};
 }
 
-// What the header says of the noise: element t·n + i of the row, number (place/64) % 4 of counter place/256·64 + place%64.
+// What the header says of the noise: element t·n + i of the row, number (place/64) % 4 of counter
+// place/256·64 + place%64.
 float Normal(const NormalStream& stream, int64_t row, int64_t place) {
   float normals[4];
   FourNormals(stream, static_cast<uint32_t>(row), place / 256 * 64 + place % 64, normals);
@@ -124,11 +126,13 @@ TEST(NqpTheoryTest, StandardErrorIsTheSumOfCovariances) {
         const double h = 1.0 / i, a = 1 - lr * h, C = lr * lr * h / (1 - a * a);
         for (int64_t s = 0; s < N; ++s) {
           for (int64_t t = 0; t < N; ++t) {
-            variance += 0.5 * h * h * C * C * std::pow(a, 2 * std::abs(s - t)) / (double(N) * double(N));
+            variance +=
+                0.5 * h * h * C * C * std::pow(a, 2 * std::abs(s - t)) / (double(N) * double(N));
           }
         }
       }
-      EXPECT_NEAR(FullEnsembleStandardError(problem, lr, 1, N, 3) / std::sqrt(variance / 3), 1, 1e-6)
+      EXPECT_NEAR(FullEnsembleStandardError(problem, lr, 1, N, 3) / std::sqrt(variance / 3), 1,
+                  1e-6)
           << "lr=" << lr << " N=" << N;
     }
   }
@@ -151,7 +155,8 @@ double Mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-// The experiment itself, smaller: at ten coordinates the slowest is ten times as fast, so a tenth of the preset's updates shows the same.
+// The experiment itself, smaller: at ten coordinates the slowest is ten times as fast, so a tenth
+// of the preset's updates shows the same.
 TEST(NqpTest, EnsembleMatchesClosedFormAndLatePhaseFallsAsOneOverK) {
   NqpOptions options;
   options.n = 10;
@@ -166,8 +171,10 @@ TEST(NqpTest, EnsembleMatchesClosedFormAndLatePhaseFallsAsOneOverK) {
   const size_t count = options.members.size();
   for (size_t j = 0; j < count; ++j) {
     const int64_t K = options.members[j];
-    const double error = FullEnsembleStandardError(problem, options.lr, K, options.average_last, options.seeds);
-    EXPECT_NEAR(Mean(results.full_ensemble[j]), FullEnsembleLoss(problem, options.lr, K), 4 * error) << "K=" << K;
+    const double error =
+        FullEnsembleStandardError(problem, options.lr, K, options.average_last, options.seeds);
+    EXPECT_NEAR(Mean(results.full_ensemble[j]), FullEnsembleLoss(problem, options.lr, K), 4 * error)
+        << "K=" << K;
     mean_x += std::log(K) / count;
     mean_y += std::log(Mean(results.late_phase[j])) / count;
   }
@@ -177,7 +184,8 @@ TEST(NqpTest, EnsembleMatchesClosedFormAndLatePhaseFallsAsOneOverK) {
     xx += x * x;
   }
   EXPECT_NEAR(xy / xx, -1, 0.1);
-  // The long run: no longer 1/K. The formula is of first order in the learning rate, which is large here.
+  // The long run: no longer 1/K. The formula is of first order in the learning rate, which is large
+  // here.
   for (size_t j = 0; j < count; ++j) {
     const double theory = LatePhaseLongRunLoss(problem, options.drift_lr, options.members[j]);
     EXPECT_NEAR(Mean(results.drift[j]) / theory, 1, 0.35) << "K=" << options.members[j];

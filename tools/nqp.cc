@@ -1,5 +1,7 @@
-// tools/latephase nqp: runs the noisy quadratic problem, prints a table, writes results.json and config.toml. The figure is drawn from
-// results.json by tools/nqp_plot.py.
+// tools/latephase nqp: runs the noisy quadratic problem, prints a table, writes results.json and
+// config.toml. The figure is drawn from results.json by tools/nqp_plot.py.
+#include "models/nqp.h"
+
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,7 +24,6 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "models/nqp.h"
 #include "models/nqp_theory.h"
 #include "nlohmann/json.hpp"
 #include "toml++/toml.h"
@@ -103,9 +104,12 @@ struct Run {
 
 std::vector<Setting> Settings(NqpOptions* o) {
   auto positive = [](double x) { return x > 0; };
-  auto rate = [](double x) { return x > 0 && x < 2; };  // 2 is where the largest curvature, 1, diverges
+  auto rate = [](double x) {
+    return x > 0 && x < 2;
+  };  // 2 is where the largest curvature, 1, diverges
   return {
-      {"members", "numbers of members K, such as 1,2,5", "ascending integers in [1, 1000], with commas between",
+      {"members", "numbers of members K, such as 1,2,5",
+       "ascending integers in [1, 1000], with commas between",
        [o](const std::string& text) { return ParseMembers(text, &o->members); },
        [o] { return MembersText(o->members); }},
       Integer("seeds", "runs of each K, with consecutive seeds", 1, &o->seeds),
@@ -113,8 +117,9 @@ std::vector<Setting> Settings(NqpOptions* o) {
       Integer("n", "dimensions", 1, &o->n),
       Integer("batch", "batch size B", 1, &o->batch),
       Real("target_norm", "norm of the optimum w*", "a number > 0", positive, &o->target_norm),
-      Real("distance", "distance of the start from w*, towards the origin", "a number >= 0",
-           [](double x) { return x >= 0; }, &o->distance),
+      Real(
+          "distance", "distance of the start from w*, towards the origin", "a number >= 0",
+          [](double x) { return x >= 0; }, &o->distance),
       Real("phi", "start of the late-phase weights", "a number > 0", positive, &o->phi),
       Real("lr", "learning rate", "a number in (0, 2)", rate, &o->lr),
       Integer("iterations", "updates of the base weights", 1, &o->iterations),
@@ -130,8 +135,8 @@ std::vector<Setting> Settings(NqpOptions* o) {
 
 void Assign(const Setting& setting, const std::string& text, const std::string& from) {
   if (setting.set(text)) return;
-  throw UsageError("`" + setting.name + "` must be " + setting.rule + ". Received: " +
-                   setting.name + "=" + text + from);
+  throw UsageError("`" + setting.name + "` must be " + setting.rule +
+                   ". Received: " + setting.name + "=" + text + from);
 }
 
 std::string TomlText(const toml::node& node) {
@@ -167,7 +172,8 @@ void ReadPreset(const std::string& name, const std::vector<Setting>& settings) {
     const auto setting = std::find_if(settings.begin(), settings.end(),
                                       [&](const Setting& s) { return s.name == key_name; });
     if (setting == settings.end()) {
-      throw UsageError("a preset must hold settings of nqp only. Received: " + key_name + " in " + path);
+      throw UsageError("a preset must hold settings of nqp only. Received: " + key_name + " in " +
+                       path);
     }
     Assign(*setting, TomlText(node), " in " + path);
   }
@@ -184,9 +190,11 @@ Run ParseRun(int argc, char** argv, std::vector<Setting>* settings, NqpOptions* 
   std::string threads = std::to_string(run.threads);
   *settings = Settings(options);
   CLI::App app(
-      "The noisy quadratic problem: late-phase weights against K independent models and closed forms.",
+      "The noisy quadratic problem: late-phase weights against K independent models and closed "
+      "forms.",
       "tools/latephase nqp");
-  app.add_option("--preset", run.preset, "quick, paper, or a .toml file; its values are the defaults")
+  app.add_option("--preset", run.preset,
+                 "quick, paper, or a .toml file; its values are the defaults")
       ->capture_default_str();
   app.add_option("--out", run.out, "folder for results.json, config.toml, nqp.png")
       ->capture_default_str();
@@ -211,8 +219,9 @@ Run ParseRun(int argc, char** argv, std::vector<Setting>* settings, NqpOptions* 
   Assign(Integer("threads", "", 1, &run.threads), threads, "");
   auto within = [](const char* name, int64_t value, const char* of, int64_t limit) {
     if (value > limit && limit > 0) {
-      throw UsageError("`" + std::string(name) + "` must be at most `" + of + "`. Received: " + name +
-                       "=" + std::to_string(value) + ", " + of + "=" + std::to_string(limit));
+      throw UsageError("`" + std::string(name) + "` must be at most `" + of +
+                       "`. Received: " + name + "=" + std::to_string(value) + ", " + of + "=" +
+                       std::to_string(limit));
     }
   };
   within("average_last", options->average_last, "iterations", options->iterations);
@@ -351,24 +360,25 @@ std::string Number(const Json& value, const char* format) {
 void PrintTable(const Json& all) {
   std::printf("Steady-state loss, lr %s, %s updates\n\n", RealText(all["lr"]).c_str(),
               all["iterations"].dump().c_str());
-  std::printf("| K | late-phase | theory | K models | closed form | deviation, standard errors |\n");
+  std::printf(
+      "| K | late-phase | theory | K models | closed form | deviation, standard errors |\n");
   std::printf("|---|---|---|---|---|---|\n");
   for (const Json& row : all["rows"]) {
-    std::printf("| %ld | %s ± %s | %s | %s | %s ± %s | %s |\n", row["members"].get<long>(),
-                Number(row["late_phase"], "%.3e").c_str(),
-                Number(row["late_phase_error"], "%.1e").c_str(),
-                Number(row["late_phase_theory"], "%.3e").c_str(),
-                Number(row["full_ensemble"], "%.3e").c_str(),
-                Number(row["closed_form"], "%.3e").c_str(),
-                Number(row["closed_form_error"], "%.1e").c_str(),
-                Number(row["deviation_in_errors"], "%+.1f").c_str());
+    std::printf(
+        "| %ld | %s ± %s | %s | %s | %s ± %s | %s |\n", row["members"].get<long>(),
+        Number(row["late_phase"], "%.3e").c_str(), Number(row["late_phase_error"], "%.1e").c_str(),
+        Number(row["late_phase_theory"], "%.3e").c_str(),
+        Number(row["full_ensemble"], "%.3e").c_str(), Number(row["closed_form"], "%.3e").c_str(),
+        Number(row["closed_form_error"], "%.1e").c_str(),
+        Number(row["deviation_in_errors"], "%+.1f").c_str());
   }
   std::printf("\nslope of log loss over log K: late-phase %s, K models %s (1/K: -1)\n",
               Number(all["late_phase_slope"], "%.3f").c_str(),
               Number(all["full_ensemble_slope"], "%.3f").c_str());
   if (all["drift"].empty()) return;
-  std::printf("\nIn the long run, lr %s, %s updates\n\n| K | late-phase | theory |\n|---|---|---|\n",
-              RealText(all["drift_lr"]).c_str(), all["drift_iterations"].dump().c_str());
+  std::printf(
+      "\nIn the long run, lr %s, %s updates\n\n| K | late-phase | theory |\n|---|---|---|\n",
+      RealText(all["drift_lr"]).c_str(), all["drift_iterations"].dump().c_str());
   for (const Json& row : all["drift"]) {
     std::printf("| %ld | %s ± %s | %s |\n", row["members"].get<long>(),
                 Number(row["late_phase"], "%.3e").c_str(),
@@ -397,7 +407,8 @@ void MakeFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!std::filesystem::is_directory(folder) || access(folder.c_str(), W_OK) != 0) {
-    throw UsageError("`out` must be a folder that can be made and written to. Received: out=" + folder);
+    throw UsageError("`out` must be a folder that can be made and written to. Received: out=" +
+                     folder);
   }
 }
 
@@ -412,7 +423,8 @@ int Main(int argc, char** argv) {
   progress.End();
   const Json all = MakeResults(run, results, progress.Seconds());
 
-  std::string config = "# Every value of this run; `tools/latephase nqp --preset FILE` repeats it.\n";
+  std::string config =
+      "# Every value of this run; `tools/latephase nqp --preset FILE` repeats it.\n";
   for (const Setting& setting : settings) config += setting.name + " = " + setting.get() + "\n";
   WriteWhole(std::filesystem::path(run.out) / "config.toml", config);
   WriteWhole(std::filesystem::path(run.out) / "results.json", all.dump(1) + "\n");

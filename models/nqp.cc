@@ -109,7 +109,8 @@ NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
   auto add = [&](Purpose purpose, size_t member, int64_t iterations) {
     if (iterations == 0) return;
     for (int64_t seed = 0; seed < options.seeds; ++seed) {
-      const double cost = static_cast<double>(options.members[member] * iterations);
+      const double cost =
+          static_cast<double>(options.members[member]) * static_cast<double>(iterations);
       jobs.push_back({purpose, seed, member, cost});
       total += cost;
     }

@@ -13,8 +13,8 @@
 
 namespace late_phase {
 
-// Late-phase weights: base θ [n], members φ [K]. The state is public: another implementation can be
-// compared step by step.
+// Late-phase weights: base θ [n], members φ [K]. The state can be read: another implementation can
+// be compared step by step. The problem must outlive the run.
 class NqpLatePhase {
  public:
   // Starts at w = start with every φ_k = phi.
@@ -37,7 +37,7 @@ class NqpLatePhase {
   std::vector<double> theta_, phi_, sum_, grad_;
 };
 
-// K independent models w [K,n].
+// K independent models w [K,n]. The problem must outlive the run.
 class NqpFullEnsemble {
  public:
   NqpFullEnsemble(const NqpProblem& problem, int64_t K, double lr, const std::vector<double>& start,

@@ -63,9 +63,12 @@ std::string RealText(double value) {
                                                                     : text;
 }
 
-Setting Integer(std::string name, std::string help, int64_t least, int64_t* value) {
-  return {std::move(name), std::move(help), "an integer >= " + std::to_string(least),
-          [=](const std::string& text) { return ParseNumber(text, value) && *value >= least; },
+Setting Integer(std::string name, std::string help, int64_t least, int64_t most, int64_t* value) {
+  return {std::move(name), std::move(help),
+          "an integer in [" + std::to_string(least) + ", " + std::to_string(most) + "]",
+          [=](const std::string& text) {
+            return ParseNumber(text, value) && *value >= least && *value <= most;
+          },
           [=] { return std::to_string(*value); }};
 }
 
@@ -103,6 +106,7 @@ struct Run {
 };
 
 std::vector<Setting> Settings(NqpOptions* o) {
+  constexpr int64_t kMany = 1000000000000;  // updates: a century
   auto positive = [](double x) { return x > 0; };
   auto rate = [](double x) {
     return x > 0 && x < 2;
@@ -112,23 +116,24 @@ std::vector<Setting> Settings(NqpOptions* o) {
        "ascending integers in [1, 1000], with commas between",
        [o](const std::string& text) { return ParseMembers(text, &o->members); },
        [o] { return MembersText(o->members); }},
-      Integer("seeds", "runs of each K, with consecutive seeds", 1, &o->seeds),
-      Integer("seed", "the first seed", 0, &o->seed),
-      Integer("n", "dimensions", 1, &o->n),
-      Integer("batch", "batch size B", 1, &o->batch),
+      Integer("seeds", "runs of each K, with consecutive seeds", 1, 10000, &o->seeds),
+      Integer("seed", "the first seed", 0, kMany, &o->seed),
+      Integer("n", "dimensions", 1, 1000000, &o->n),
+      Integer("batch", "batch size B", 1, 1000000000, &o->batch),
       Real("target_norm", "norm of the optimum w*", "a number > 0", positive, &o->target_norm),
       Real(
           "distance", "distance of the start from w*, towards the origin", "a number >= 0",
           [](double x) { return x >= 0; }, &o->distance),
       Real("phi", "start of the late-phase weights", "a number > 0", positive, &o->phi),
       Real("lr", "learning rate", "a number in (0, 2)", rate, &o->lr),
-      Integer("iterations", "updates of the base weights", 1, &o->iterations),
-      Integer("average_last", "updates over which the loss is averaged", 1, &o->average_last),
+      Integer("iterations", "updates of the base weights", 1, kMany, &o->iterations),
+      Integer("average_last", "updates over which the loss is averaged", 1, kMany,
+              &o->average_last),
       Real("drift_lr", "learning rate of the drift experiment", "a number in (0, 2)", rate,
            &o->drift_lr),
-      Integer("drift_iterations", "updates of the drift experiment; 0 leaves it out", 0,
+      Integer("drift_iterations", "updates of the drift experiment; 0 leaves it out", 0, kMany,
               &o->drift_iterations),
-      Integer("drift_average_last", "updates over which its loss is averaged", 1,
+      Integer("drift_average_last", "updates over which its loss is averaged", 1, kMany,
               &o->drift_average_last),
   };
 }
@@ -216,7 +221,7 @@ Run ParseRun(int argc, char** argv, std::vector<Setting>* settings, NqpOptions* 
   for (const Setting& setting : *settings) {
     if (app.count(FlagOf(setting.name)) > 0) Assign(setting, given[setting.name], "");
   }
-  Assign(Integer("threads", "", 1, &run.threads), threads, "");
+  Assign(Integer("threads", "", 1, 1024, &run.threads), threads, "");
   auto within = [](const char* name, int64_t value, const char* of, int64_t limit) {
     if (value > limit && limit > 0) {
       throw UsageError("`" + std::string(name) + "` must be at most `" + of +

@@ -38,25 +38,40 @@ void ChunkWords(const NormalStream& stream, uint32_t row, int64_t chunk,
     return hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
   };
   const uint64_t first = static_cast<uint64_t>(chunk) * kNormalStride;
-  for (size_t j = 0; j < kNormalStride; j += hn::Lanes(d)) {
-    V c0 = hn::Iota(d, static_cast<uint32_t>(first + j));
-    V c1 = hn::Set(d, static_cast<uint32_t>(first >> 32));
-    V c2 = hn::Set(d, stream.row_offset[0] + row), c3 = hn::Set(d, stream.row_offset[1]);
+  const size_t lanes = hn::Lanes(d);
+  const V c1_start = hn::Set(d, static_cast<uint32_t>(first >> 32));
+  const V c2_start = hn::Set(d, stream.row_offset[0] + row);
+  const V c3_start = hn::Set(d, stream.row_offset[1]);
+  const V multiplier0 = hn::Set(d, kPhiloxMultiplier0),
+          multiplier1 = hn::Set(d, kPhiloxMultiplier1);
+  // Two vectors at a time: a round waits for its products, the other vector's fill the gap.
+  for (size_t j = 0; j < kNormalStride; j += 2 * lanes) {
+    V a0 = hn::Iota(d, static_cast<uint32_t>(first + j)),
+      b0 = hn::Iota(d, static_cast<uint32_t>(first + j + lanes));
+    V a1 = c1_start, b1 = c1_start, a2 = c2_start, b2 = c2_start, a3 = c3_start, b3 = c3_start;
     PhiloxKey key = stream.key;
-    for (int round = 0; round < kPhiloxRounds; ++round) {
+    auto round = [&](V* c0, V* c1, V* c2, V* c3) HWY_ATTR {
       V low0, low2;
-      const V high0 = multiply(c0, hn::Set(d, kPhiloxMultiplier0), &low0);
-      const V high2 = multiply(c2, hn::Set(d, kPhiloxMultiplier1), &low2);
-      c0 = hn::Xor(hn::Xor(high2, c1), hn::Set(d, key.word[0]));
-      c1 = low2;
-      c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, key.word[1]));
-      c3 = low0;
+      const V high0 = multiply(*c0, multiplier0, &low0);
+      const V high2 = multiply(*c2, multiplier1, &low2);
+      *c0 = hn::Xor(hn::Xor(high2, *c1), hn::Set(d, key.word[0]));
+      *c1 = low2;
+      *c2 = hn::Xor(hn::Xor(high0, *c3), hn::Set(d, key.word[1]));
+      *c3 = low0;
+    };
+    for (int i = 0; i < kPhiloxRounds; ++i) {
+      round(&a0, &a1, &a2, &a3);
+      round(&b0, &b1, &b2, &b3);
       key = NextPhiloxKey(key);
     }
-    hn::StoreU(c0, d, words[0] + j);
-    hn::StoreU(c1, d, words[1] + j);
-    hn::StoreU(c2, d, words[2] + j);
-    hn::StoreU(c3, d, words[3] + j);
+    hn::StoreU(a0, d, words[0] + j);
+    hn::StoreU(a1, d, words[1] + j);
+    hn::StoreU(a2, d, words[2] + j);
+    hn::StoreU(a3, d, words[3] + j);
+    hn::StoreU(b0, d, words[0] + j + lanes);
+    hn::StoreU(b1, d, words[1] + j + lanes);
+    hn::StoreU(b2, d, words[2] + j + lanes);
+    hn::StoreU(b3, d, words[3] + j + lanes);
   }
 #endif
 }

@@ -1,10 +1,7 @@
 // The loops are compiled once per instruction set: foreach_target.h includes this file again for
 // each.
 //
-// All rules share one loop. A rule is a function of one vector of elements; which arrays it works
-// on is the struct Arrays, so that the loop can hand it the caller's arrays, or, for the last few
-// elements, buffers of one vector.
-#include <algorithm>
+// All rules share one loop; a rule is a function of one vector of elements, of any width.
 #include <cmath>
 
 #include "kernels/cpu_target.h"
@@ -43,29 +40,16 @@ HWY_INLINE V ReadGradient(D d, const Arrays<T>& a, int64_t i, T scale, T weight_
   return hn::MulAdd(hn::Set(d, weight_decay), w, hn::Mul(hn::Set(d, scale), g));
 }
 
-// Runs rule(d, arrays, i) for each vector of [begin, end). The elements left over (fewer than a
-// vector) go through buffers of one vector each: the same instructions, hence the same rounding,
-// and nothing is read or written past the end.
+// Runs rule(d, arrays, i) for each vector of [begin, end), and for the elements left over as
+// vectors of one: the same instructions, hence the same rounding, and nothing is read or written
+// past the end.
 template <typename T, class Rule>
 HWY_INLINE void ForVectors(int64_t begin, int64_t end, const Arrays<T> a, const Rule rule) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = hn::Lanes(d);
   int64_t i = begin;
   for (; i + lanes <= end; i += lanes) rule(d, a, i);
-  if (i == end) return;
-
-  constexpr int64_t kMaxLanes = 16;
-  T grad[kMaxLanes] = {}, written[4][kMaxLanes] = {};
-  T* const places[4] = {a.sum, a.w, a.slots[0], a.slots[1]};
-  auto buffer = [&](int n) { return places[n] == nullptr ? nullptr : written[n]; };
-  std::copy(a.grad + i, a.grad + end, grad);
-  for (int n = 0; n < 4; ++n) {
-    if (places[n] != nullptr) std::copy(places[n] + i, places[n] + end, written[n]);
-  }
-  rule(d, Arrays<T>{grad, buffer(0), buffer(1), {buffer(2), buffer(3)}}, 0);
-  for (int n = 0; n < 4; ++n) {
-    if (places[n] != nullptr) std::copy_n(written[n], end - i, places[n] + i);
-  }
+  for (; i < end; ++i) rule(hn::CappedTag<T, 1>(), a, i);
 }
 
 template <typename T>

@@ -11,7 +11,7 @@ import pytest
 from tools import bench_lstm
 from tools import docs_blocks
 
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/nqp.md"]
 LIBRARY = os.environ["LATE_PHASE_OPS"]
 COMMANDS = {
     "docs/examples/rank1_lstm.py": [sys.executable, "docs/examples/rank1_lstm.py"],

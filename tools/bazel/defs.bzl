@@ -32,6 +32,16 @@ def core_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
         **kwargs
     )
 
+def core_binary(name, srcs, deps = [], copts = [], **kwargs):
+    """A program without TensorFlow."""
+    native.cc_binary(
+        name = name,
+        srcs = srcs,
+        copts = _CORE_COPTS + copts,
+        deps = deps,
+        **kwargs
+    )
+
 def tf_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
     """C++ with TensorFlow's headers. The binary that uses it links TensorFlow."""
     native.cc_library(

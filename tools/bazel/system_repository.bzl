@@ -12,6 +12,7 @@ _LIBRARIES = {
         header = "benchmark/benchmark.h",
         linkopts = ["-lbenchmark", "-lpthread"],
     ),
+    "cli11": struct(package = "libcli11-dev", header = "CLI/CLI.hpp", linkopts = []),
     "gtest": struct(
         package = "libgtest-dev",
         header = "gtest/gtest.h",
@@ -24,6 +25,9 @@ _LIBRARIES = {
     ),
     # Headers only: code paths are chosen at run time by the project itself (kernels/cpu_target.h).
     "highway": struct(package = "libhwy-dev", header = "hwy/highway.h", linkopts = []),
+    "json": struct(package = "nlohmann-json3-dev", header = "nlohmann/json.hpp", linkopts = []),
+    # Debian builds toml++ as a library; used header-only (TOML_HEADER_ONLY is its default) nothing is linked.
+    "tomlplusplus": struct(package = "libtomlplusplus-dev", header = "toml++/toml.h", linkopts = []),
     "xsmm": struct(
         package = "libxsmm-dev",
         header = "libxsmm.h",

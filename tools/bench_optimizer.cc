@@ -5,8 +5,8 @@
 //   bench_optimizer --benchmark_format=json ...
 //
 // 36.5M float weights (WRN 28-10), cycles of K = 10 minibatches. A floor (tools/memory_pass.h)
-// reads and writes what the update must, and computes next to nothing, on as many threads. Before
-// anything is timed, ours and the stock ops must have reached the same weights.
+// reads and writes what the update must, and computes next to nothing, on as many threads. Caches
+// are cold. Before anything is timed, ours and the stock ops must have reached the same weights.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -319,7 +319,7 @@ class MemberOps {
   std::vector<std::pair<std::string, std::string>> targets_;
 };
 
-// Memory and threads for the floors.
+// Memory and threads for the floors, and for emptying the caches.
 class Floor {
  public:
   explicit Floor(int64_t D) : D_(D), pool_(tf::Env::Default(), "floor", Threads()) {
@@ -331,6 +331,14 @@ class Floor {
                         });
     };
     for (int i = 0; i < kMembers; ++i) arrays_.push_back(Uniform(TensorShape({D})));
+    for (Tensor& tensor : others_) tensor = Uniform(TensorShape({kOthers}));
+  }
+
+  // Fills the caches with something else, as the forward and backward pass between two updates
+  // does: some last-level caches hold all weights, and who runs after a relative would be lucky.
+  void EmptyCaches() {
+    float* const data[] = {others_[0].flat<float>().data(), others_[1].flat<float>().data()};
+    MemoryPass(kOthers, {data[0], data[1]}, {data[0]}, parallel_);
   }
 
   // Reads `reads` arrays and writes the first `writes` of them.
@@ -359,15 +367,19 @@ class Floor {
     return arrays;
   }
 
+  static constexpr int64_t kOthers = int64_t{1} << 26;  // 256 MiB each
+
   const int64_t D_;
   tf::thread::ThreadPool pool_;
   Parallel parallel_;
   std::vector<Tensor> arrays_;
+  Tensor others_[2];
 };
 
-void Register(const std::string& name, std::function<void()> run) {
+void Register(Floor* floor, const std::string& name, std::function<void()> run) {
   benchmark::RegisterBenchmark(name.c_str(),
-                               [run](benchmark::State& state) {
+                               [floor, run](benchmark::State& state) {
+                                 floor->EmptyCaches();
                                  for (auto _ : state) run();
                                })
       ->UseRealTime()
@@ -377,8 +389,8 @@ void Register(const std::string& name, std::function<void()> run) {
 
 // Ours and the stock ops on the same weights and gradients. Returns how far the stock ops are from
 // ours after a cycle; adds to `kept` what the benchmarks use.
-double RegisterRule(Rule rule, const std::string& name, const std::vector<Tensor>& weights,
-                    const std::vector<Tensor>& gradients,
+double RegisterRule(Floor* floor, Rule rule, const std::string& name,
+                    const std::vector<Tensor>& weights, const std::vector<Tensor>& gradients,
                     std::vector<std::unique_ptr<BaseUpdate>>* kept) {
   double difference = 0;
   BaseUpdate* ours = nullptr;
@@ -390,10 +402,10 @@ double RegisterRule(Rule rule, const std::string& name, const std::vector<Tensor
     update->Cycle();
     if (maker == Maker::kOurs) ours = update;
     difference = Worse(difference, ours->Difference(update));
-    Register(name + "Apply/" + who, [update] { update->Apply(); });
+    Register(floor, name + "Apply/" + who, [update] { update->Apply(); });
     if (rule != Rule::kMomentum) continue;  // the rules differ in the apply alone
-    Register(name + "Accumulate/" + who, [update] { update->Accumulate(); });
-    Register(name + "Cycle/" + who, [update] { update->Cycle(); });
+    Register(floor, name + "Accumulate/" + who, [update] { update->Accumulate(); });
+    Register(floor, name + "Cycle/" + who, [update] { update->Cycle(); });
   }
   return difference;
 }
@@ -408,14 +420,15 @@ int Main(int argc, char** argv) {
   }
   const Tensor whole = Uniform(TensorShape({D})), gradient = Uniform(TensorShape({D}));
 
+  Floor floor(D);
   std::vector<std::unique_ptr<BaseUpdate>> updates;
   double difference = 0;
   for (auto [rule, name] :
        {std::pair(Rule::kSgd, "Sgd"), {Rule::kMomentum, "Momentum"}, {Rule::kAdam, "Adam"}}) {
-    difference = Worse(difference, RegisterRule(rule, name, {whole}, {gradient}, &updates));
+    difference = Worse(difference, RegisterRule(&floor, rule, name, {whole}, {gradient}, &updates));
   }
-  difference =
-      Worse(difference, RegisterRule(Rule::kMomentum, "Split", weights, gradients, &updates));
+  difference = Worse(difference,
+                     RegisterRule(&floor, Rule::kMomentum, "Split", weights, gradients, &updates));
   if (!(difference <= kTolerance)) {
     std::fprintf(stderr, "late_phase and the stock ops disagree by %.1e; nothing was timed\n",
                  difference);
@@ -427,19 +440,18 @@ int Main(int argc, char** argv) {
 
   MemberOps members(Uniform(TensorShape({kMembers, D})), whole, gradient);
   for (const char* name : {"Spawn", "SwaUpdate", "Collapse", "MemberSgd"}) {
-    Register(std::string(name) + "/ours", [&members, name] { members.Run(name); });
+    Register(&floor, std::string(name) + "/ours", [&members, name] { members.Run(name); });
   }
-  Register("MemberSgd/stock", [&] { members.Run("StockSgd"); });
+  Register(&floor, "MemberSgd/stock", [&] { members.Run("StockSgd"); });
 
-  Floor floor(D);
-  Register("MomentumAccumulate/floor", [&] { floor.Update(2, 1); });
-  Register("SgdApply/floor", [&] { floor.Update(3, 2); });
-  Register("MomentumApply/floor", [&] { floor.Update(4, 3); });
-  Register("AdamApply/floor", [&] { floor.Update(5, 4); });
-  Register("SwaUpdate/floor", [&] { floor.Update(2, 1); });
-  Register("MemberSgd/floor", [&] { floor.Update(2, 1); });
-  Register("Collapse/floor", [&] { floor.Collapse(); });
-  Register("Spawn/floor", [&] { floor.Spawn(); });
+  Register(&floor, "MomentumAccumulate/floor", [&] { floor.Update(2, 1); });
+  Register(&floor, "SgdApply/floor", [&] { floor.Update(3, 2); });
+  Register(&floor, "MomentumApply/floor", [&] { floor.Update(4, 3); });
+  Register(&floor, "AdamApply/floor", [&] { floor.Update(5, 4); });
+  Register(&floor, "SwaUpdate/floor", [&] { floor.Update(2, 1); });
+  Register(&floor, "MemberSgd/floor", [&] { floor.Update(2, 1); });
+  Register(&floor, "Collapse/floor", [&] { floor.Collapse(); });
+  Register(&floor, "Spawn/floor", [&] { floor.Spawn(); });
 
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

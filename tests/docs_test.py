@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tools import bench_lstm
+from tools import bench_optimizer
 from tools import docs_blocks
 
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/nqp.md"]
@@ -21,6 +22,7 @@ COMMANDS = {
 }
 # Training amplifies what processors round differently.
 TOLERANCE = {"docs/examples/rank1_lstm.py": 0.3, "docs/examples/train": 0.1}
+RECORDED = {"docs/results/bench_lstm.json": bench_lstm, "docs/results/bench_optimizer.json": bench_optimizer}
 
 
 def read(path):
@@ -58,11 +60,18 @@ def test_both_kinds_of_blocks_were_found():
     assert kinds.count("same as") >= 3 and kinds.count("output of") >= 4
 
 
-def test_benchmark_report_is_the_recorded_run():
-    documented = [c for _, kind, path, c in MARKED if kind == "output of" and path == "docs/results/bench_lstm.json"]
-    results = json.loads(read("docs/results/bench_lstm.json"))
-    assert documented == ["\n".join(bench_lstm.render(results)) + "\n"]
-    assert "\n".join(bench_lstm.summary(results)) in read("README.md")
+@pytest.mark.parametrize("path", sorted(RECORDED))
+def test_benchmark_report_is_the_recorded_run(path):
+    documented = [c for _, kind, marked, c in MARKED if kind == "output of" and marked == path]
+    assert documented == ["\n".join(RECORDED[path].render(json.loads(read(path)))) + "\n"]
+
+
+def test_readme_table_is_the_recorded_run():
+    assert "\n".join(bench_lstm.summary(json.loads(read("docs/results/bench_lstm.json")))) in read("README.md")
+
+
+def test_every_output_on_a_page_is_checked():
+    assert {path for _, kind, path, _ in MARKED if kind == "output of"} == {*COMMANDS, *RECORDED}
 
 
 def test_links_between_pages_lead_somewhere():

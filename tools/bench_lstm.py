@@ -3,15 +3,15 @@
 Checks first that all compute the same, then times rounds in which everybody runs in turn; prints minima, ratios and targets.
 """
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
+
+from tools import bench_report
 
 TIME, BATCH, EMBEDDING, VOCAB, UNITS = 100, 128, 205, 205, 500
 PEERS = {
@@ -92,45 +92,16 @@ class Peer:
         return json.loads(self.ask(f"run {steps}"))
 
 
-def run_ours(arguments):
-    run = subprocess.run(
-        [os.environ["LATE_PHASE_BENCH"], *arguments], capture_output=True, text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
-    if run.returncode != 0:
-        raise SystemExit(f"bench lstm: {' '.join(arguments)} failed:\n{run.stderr}")
-    return json.loads(run.stdout)
-
-
-def our_benchmarks(pattern):
-    report = run_ours([
-        f"--benchmark_filter=^({pattern})/iterations", "--benchmark_format=json", "--benchmark_repetitions=4",
-        "--benchmark_enable_random_interleaving=true"])
-    times = {}
-    for entry in report["benchmarks"]:
-        if entry["run_type"] == "iteration":
-            times.setdefault(entry["name"].split("/iterations")[0], []).append(entry["real_time"] / 1e3)
-    return times
-
-
 def interval(ratios, rng):
     """Median and its bootstrap 95 % interval."""
     medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
     return float(np.median(ratios)), *(float(q) for q in np.quantile(medians, [0.025, 0.975]))
 
 
-def cpu_name():
-    with open("/proc/cpuinfo") as file:
-        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def measure(options):
     """Runs everything; returns what `render` needs."""
-    import late_phase
-
-    threads = os.cpu_count()
-    library = dict(line.split(": ", 1) for line in late_phase.describe().splitlines())
-    results = {"cpu": cpu_name(), "threads": threads, "library": library, "rounds": options.rounds, "peers": {}}
+    results = {**bench_report.machine(), "rounds": options.rounds, "peers": {}}
+    threads = results["threads"]
     times = results["seconds"] = {}
     with tempfile.TemporaryDirectory() as folder:
         names = ["keras-rank1", "keras-lstm"] + (["torch"] if options.torch_python else [])
@@ -139,7 +110,7 @@ def measure(options):
             results["peers"][peer.name] = {"version": peer.version, "difference": peer.check()}
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds} ...", file=sys.stderr, flush=True)
-            for name, seconds in our_benchmarks("Step|Products|Forward|Inference|Step/.*").items():
+            for name, seconds in bench_report.run_benchmarks("lstm", 4, "Step|Products|Forward|Inference|Step/.*")[0].items():
                 times.setdefault(name, []).extend(seconds)
             for peer in peers:
                 times.setdefault(peer.name, []).extend(peer.seconds(4))
@@ -148,7 +119,7 @@ def measure(options):
             peer.process.wait()
     if options.pairs:
         print(f"{options.pairs} rounds of K = 1, K = 1 again, K = 10 ...", file=sys.stderr, flush=True)
-        results["members"] = run_ours([f"--pairs={options.pairs}"])
+        results["members"] = bench_report.run_program("lstm", [f"--pairs={options.pairs}"])
     return results
 
 
@@ -158,8 +129,7 @@ def render(results):
     best = {name: min(seconds) for name, seconds in times.items()}
     lines = [
         f"One enwik8 step's LSTM part, forward and backward: {UNITS} units, embedding {EMBEDDING}, batch {BATCH}, {TIME} characters, float",
-        f"{results['cpu']}, {results['threads']} threads, CPU kernels: {results['library']['CPU kernels']}, "
-        f"late_phase {results['library']['late_phase']}",
+        bench_report.machine_line(results),
     ]
     for name, peer in peers.items():
         lines.append(f"checked against {PEERS[name]}, {peer['version']}: largest relative difference {peer['difference']:.1e}")
@@ -171,11 +141,8 @@ def render(results):
         lines.append(f"{text:38}{best[name] * 1e3:8.0f}")
     lines.append("")
 
-    def ratio(text, value, target=None, at_least=True):
-        verdict = ""
-        if target is not None:
-            verdict = f"   target {'>=' if at_least else '<='} {target}: " + ("met" if (value >= target) == at_least else "MISSED")
-        lines.append(f"{text:60}{value:7.3f}{verdict}")
+    def ratio(*arguments, **options):
+        lines.append(bench_report.ratio_line(*arguments, **options))
 
     ratio("speed against the Keras RNN with a rank-1 cell", best["keras-rank1"] / best["Step"], 2.0)
     ratio("speed against Keras LSTM", best["keras-lstm"] / best["Step"])
@@ -207,27 +174,15 @@ def summary(results):
     return ["| | ms/step | |", "|---|---|---|"] + [f"| {text} | {t * 1e3:.0f} | {t / best['Step']:.2f}× |" for text, t in rows]
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="tools/latephase bench lstm", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds in which everybody runs in turn (default 5)")
-    parser.add_argument("--pairs", type=int, default=200, help="rounds of one against ten members; 0 skips them (default 200)")
-    parser.add_argument("--torch-python", metavar="PATH", help="an interpreter that has PyTorch, to add it as a peer")
-    parser.add_argument("--out", metavar="FILE", help="also write all times as JSON")
-    parser.add_argument("--show", metavar="FILE", help="measure nothing, print the report of a file written by --out")
-    options = parser.parse_args()
+def check(options):
     if options.rounds < 1 or options.pairs < 0:
-        parser.error(f"--rounds must be >= 1 and --pairs >= 0. Received: --rounds {options.rounds} --pairs {options.pairs}")
-    if options.show:
-        with open(options.show) as file:
-            results = json.load(file)
-    else:
-        results = measure(options)
-    if options.out:
-        with open(options.out, "w") as file:
-            json.dump(results, file)
-            file.write("\n")
-    print("\n".join(render(results)))
+        return f"--rounds must be >= 1 and --pairs >= 0. Received: --rounds {options.rounds} --pairs {options.pairs}"
+    return None
 
 
 if __name__ == "__main__":
-    main()
+    parser = bench_report.parser("lstm", __doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in which everybody runs in turn (default 5)")
+    parser.add_argument("--pairs", type=int, default=200, help="rounds of one against ten members; 0 skips them (default 200)")
+    parser.add_argument("--torch-python", metavar="PATH", help="an interpreter that has PyTorch, to add it as a peer")
+    bench_report.main(parser, check, measure, render)

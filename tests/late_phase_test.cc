@@ -2,7 +2,6 @@
 // small enough to write down:
 //
 //   L(θ, φ; x) = ½ Σ_i (θ_i φ_i − x_i)²,   x fed anew in every minibatch.
-#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -479,38 +478,16 @@ TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {
   for (int64_t i = 0; i < kD; ++i) EXPECT_EQ(after.at("theta/m").flat<double>()(i), 0);
 }
 
-// Not a test: the process that the next one kills. Saves states whose tensors are all equal to the
-// step.
-TEST(CheckpointWriter, DISABLED_SavesUntilKilled) {
-  for (int64_t step = 1;; ++step) {
-    CheckpointState state{step, {}, {}, 1};
-    for (const char* name : {"a", "b", "c"})
-      state.variables[name] = MakeTensor(Values(100000, step));
-    ASSERT_EQ(WriteCheckpoint(std::getenv("LATE_PHASE_TEST_DIR"), state), absl::OkStatus());
-  }
-}
-
 TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
-  setenv("LATE_PHASE_TEST_DIR", dir_.c_str(), 1);
   int64_t last = 0;
   for (int round = 0; round < 8; ++round) {
     std::filesystem::remove_all(dir_);
+    const std::string dir = dir_;
+    const char* arguments[] = {"tests/checkpoint_writer", dir.c_str(), nullptr};
     pid_t writer = 0;
-    const char* arguments[] = {"/proc/self/exe", "--gtest_filter=CheckpointWriter.*",
-                               "--gtest_also_run_disabled_tests", nullptr};
-    std::vector<char*> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      if (std::string(*entry).rfind("XML_OUTPUT_FILE", 0) != 0) environment.push_back(*entry);
-    }
-    environment.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-    ASSERT_EQ(posix_spawn(&writer, "/proc/self/exe", &actions, nullptr,
-                          const_cast<char**>(arguments), environment.data()),
+    ASSERT_EQ(posix_spawn(&writer, arguments[0], nullptr, nullptr, const_cast<char**>(arguments),
+                          environ),
               0);
-    posix_spawn_file_actions_destroy(&actions);
     while (!LatestCheckpoint(dir_).has_value()) usleep(1000);
     usleep(3000 + round * 1700);
     kill(writer, SIGKILL);

@@ -16,14 +16,20 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// var must be [K >= 1, …]. Returns the shape of a row.
-absl::Status RowShape(const std::string& op, const Tensor& var, TensorShape* row) {
-  if (var.dims() == 0 || var.dim_size(0) == 0) {
+// Locks `var`, which must be [K >= 1, …] of the given type (DT_INVALID: of any). Returns it and the
+// shape of a row.
+absl::Status LockStack(LockedVariables* variables, const std::string& op,
+                       LockedVariables::Access access, tensorflow::DataType dtype, Tensor** var,
+                       TensorShape* row) {
+  absl::Status status = variables->Lock({"var"}, access);
+  if (status.ok()) status = variables->Get("var", dtype, var);
+  if (!status.ok()) return status;
+  if ((*var)->dims() == 0 || (*var)->dim_size(0) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(op, ": `var` must be [K>=1, ...], one row per member. Received: shape=",
-                     var.shape().DebugString()));
+                     (*var)->shape().DebugString()));
   }
-  *row = var.shape();
+  *row = (*var)->shape();
   row->RemoveDim(0);
   return absl::OkStatus();
 }
@@ -72,27 +78,30 @@ class StateOp : public OpKernel {
 
  protected:
   virtual absl::Status Run(OpKernelContext* ctx) = 0;
-
-  absl::Status Get(LockedVariables* variables, const char* name, Tensor** tensor) {
-    return variables->Get(name, tensorflow::DT_INVALID, tensor);
-  }
 };
 
 // Attribute dtype: the type of the variable and of the output.
-class ReadMemberOp : public StateOp {
+class ReadingOp : public StateOp {
  public:
-  explicit ReadMemberOp(OpKernelConstruction* ctx) : StateOp(ctx) {
+  explicit ReadingOp(OpKernelConstruction* ctx) : StateOp(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &dtype_));
   }
+
+ protected:
+  tensorflow::DataType dtype_;
+};
+
+class ReadMemberOp : public ReadingOp {
+ public:
+  using ReadingOp::ReadingOp;
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
     LockedVariables variables(ctx, type_string());
     Tensor* var = nullptr;
     TensorShape row;
-    absl::Status status = variables.Lock({"var"}, LockedVariables::Access::kRead);
-    if (status.ok()) status = variables.Get("var", dtype_, &var);
-    if (status.ok()) status = RowShape(type_string(), *var, &row);
+    absl::Status status =
+        LockStack(&variables, type_string(), LockedVariables::Access::kRead, dtype_, &var, &row);
     if (!status.ok()) return status;
     const Tensor* member_input = nullptr;
     if (status = ctx->input("member", &member_input); !status.ok()) return status;
@@ -112,24 +121,19 @@ class ReadMemberOp : public StateOp {
                 output->TotalBytes());
     return absl::OkStatus();
   }
-
-  tensorflow::DataType dtype_;
 };
 
-class CollapseOp : public StateOp {
+class CollapseOp : public ReadingOp {
  public:
-  explicit CollapseOp(OpKernelConstruction* ctx) : StateOp(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &dtype_));
-  }
+  using ReadingOp::ReadingOp;
 
  private:
   absl::Status Run(OpKernelContext* ctx) override {
     LockedVariables variables(ctx, type_string());
     Tensor* var = nullptr;
     TensorShape row;
-    absl::Status status = variables.Lock({"var"}, LockedVariables::Access::kRead);
-    if (status.ok()) status = variables.Get("var", dtype_, &var);
-    if (status.ok()) status = RowShape(type_string(), *var, &row);
+    absl::Status status =
+        LockStack(&variables, type_string(), LockedVariables::Access::kRead, dtype_, &var, &row);
     if (!status.ok()) return status;
     return ForType(type_string(), "var", dtype_, [&](auto zero) {
       using T = decltype(zero);
@@ -147,8 +151,6 @@ class CollapseOp : public StateOp {
       return absl::OkStatus();
     });
   }
-
-  tensorflow::DataType dtype_;
 };
 
 class SpawnOp : public StateOp {
@@ -160,9 +162,8 @@ class SpawnOp : public StateOp {
     LockedVariables variables(ctx, type_string());
     Tensor* var = nullptr;
     TensorShape row;
-    absl::Status status = variables.Lock({"var"}, LockedVariables::Access::kWrite);
-    if (status.ok()) status = Get(&variables, "var", &var);
-    if (status.ok()) status = RowShape(type_string(), *var, &row);
+    absl::Status status = LockStack(&variables, type_string(), LockedVariables::Access::kWrite,
+                                    tensorflow::DT_INVALID, &var, &row);
     if (!status.ok()) return status;
     const Tensor &sigma_input = ctx->input(1), &seed = ctx->input(2);
     if (sigma_input.dims() != 0) {
@@ -212,7 +213,7 @@ class SwaUpdateOp : public StateOp {
     LockedVariables variables(ctx, type_string());
     Tensor *average = nullptr, *source = nullptr;
     absl::Status status = variables.Lock({"average", "source"}, LockedVariables::Access::kWrite);
-    if (status.ok()) status = Get(&variables, "source", &source);
+    if (status.ok()) status = variables.Get("source", tensorflow::DT_INVALID, &source);
     if (!status.ok()) return status;
     return ForType(type_string(), "source", source->dtype(), [&](auto zero) {
       using T = decltype(zero);

@@ -111,7 +111,7 @@ LatePhase::LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& opt
   cycle_ = when_late(number(options_.cycle), 1);
 }
 
-Output LatePhase::Variable(const std::string& name, const Tensor& initial) {
+Output LatePhase::Variable(const std::string& name, const Tensor& initial, bool declared) {
   for (const Saved& saved : saved_) {
     if (saved.name == name) {
       scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
@@ -128,13 +128,13 @@ Output LatePhase::Variable(const std::string& name, const Tensor& initial) {
   const auto restore = tf_ops::AssignVariableOp(scope_, handle, placeholder);
   if (!scope_.ok()) return Output();
   saved_.push_back({name, read.value.name(), placeholder.output.name(),
-                    restore.operation.node()->name(), initial.dtype(), initial.shape()});
+                    restore.operation.node()->name(), initial.dtype(), initial.shape(), declared});
   return handle;
 }
 
 Output LatePhase::ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                const TensorShape& shape) {
-  return Variable(name, Zeros(dtype, shape));
+  return Variable(name, Zeros(dtype, shape), /*declared=*/false);
 }
 
 Output LatePhase::AddState(const std::string& name, const Tensor& initial) {

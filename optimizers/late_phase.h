@@ -101,6 +101,7 @@ class LatePhase {
     std::string name, read, placeholder, restore;
     tensorflow::DataType dtype;
     tensorflow::TensorShape shape;
+    bool declared;  // by the model; slots, sums, averages and counters are not
   };
   const std::vector<Saved>& saved() const { return saved_; }
   // The settings and rules that a checkpoint must agree with.
@@ -120,7 +121,8 @@ class LatePhase {
     tensorflow::Output count;
   };
 
-  tensorflow::Output Variable(const std::string& name, const tensorflow::Tensor& initial);
+  tensorflow::Output Variable(const std::string& name, const tensorflow::Tensor& initial,
+                              bool declared = true);
   tensorflow::Output ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                   const tensorflow::TensorShape& shape);
   tensorflow::Output Scalar(double value);

@@ -132,9 +132,7 @@ absl::Status Run::StartFrom(const std::string& dir) {
   if (absl::Status status = Initialize(); !status.ok()) return status;
   std::map<std::string, Tensor> weights;
   for (const auto& variable : saved_) {
-    const bool internal = variable.name.rfind("late_phase/", 0) == 0 ||
-                          variable.name.find('/') != std::string::npos;  // counters and slots
-    if (internal) continue;
+    if (!variable.declared) continue;
     const auto found = state.variables.find(variable.name);
     if (found == state.variables.end()) {
       return absl::InvalidArgumentError(

@@ -478,6 +478,29 @@ TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {
   for (int64_t i = 0; i < kD; ++i) EXPECT_EQ(after.at("theta/m").flat<double>()(i), 0);
 }
 
+// What is a weight is known from its declaration, not from its name.
+TEST_F(CheckpointTest, StartingFromATrainedModelTakesWeightsWithFoldersInTheirNames) {
+  auto make = [](double initial, std::unique_ptr<late_phase::Run>* run) {
+    auto scope = tensorflow::Scope::NewRootScope();
+    LatePhase graph(scope, {}, tensorflow::DT_DOUBLE);
+    const Output w = graph.AddBase("layer/w", MakeTensor(Values(kD, initial)));
+    absl::Status status =
+        graph.Minimize(tf_ops::Sum(scope, w, 0), UpdateRule::Momentum(0.1), UpdateRule::Sgd(0.1));
+    status.Update(late_phase::Run::Create(graph, 1, {}, run));
+    return std::pair(status, w.name());
+  };
+  std::unique_ptr<late_phase::Run> trained, fresh;
+  ASSERT_EQ(make(5.0, &trained).first, absl::OkStatus());
+  ASSERT_EQ(trained->Initialize(), absl::OkStatus());
+  ASSERT_EQ(trained->Save(dir_), absl::OkStatus());
+  const auto [status, name] = make(1.0, &fresh);
+  ASSERT_EQ(status, absl::OkStatus());
+  ASSERT_EQ(fresh->StartFrom(dir_), absl::OkStatus());
+  std::vector<Tensor> w;
+  ASSERT_EQ(fresh->Fetch({}, {name}, &w), absl::OkStatus());
+  EXPECT_EQ(Difference(w[0], Values(kD, 5.0)), 0);
+}
+
 TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
   int64_t last = 0;
   for (int round = 0; round < 8; ++round) {

@@ -29,7 +29,11 @@ absl::Status CheckInputs(tensorflow::OpKernelContext* ctx, const ShapeRule (&rul
   return absl::OkStatus();
 }
 
-// The scalar input `member`, which must be one of the K rows of `stack`. Call after CheckInputs.
+// The input of this name, which must be a scalar.
+absl::Status GetScalar(tensorflow::OpKernelContext* ctx, const std::string& op, const char* name,
+                       const tensorflow::Tensor** tensor);
+
+// The scalar input `member`, which must be one of the K rows of `stack`.
 absl::Status GetMember(tensorflow::OpKernelContext* ctx, const std::string& op, const char* stack,
                        int64_t K, int32_t* member);
 

@@ -23,12 +23,8 @@ absl::Status LockStack(LockedVariables* variables, const std::string& op,
                        TensorShape* row) {
   absl::Status status = variables->Lock({"var"}, access);
   if (status.ok()) status = variables->Get("var", dtype, var);
+  if (status.ok()) status = CheckStack(op, **var);
   if (!status.ok()) return status;
-  if ((*var)->dims() == 0 || (*var)->dim_size(0) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(op, ": `var` must be [K>=1, ...], one row per member. Received: shape=",
-                     (*var)->shape().DebugString()));
-  }
   *row = (*var)->shape();
   row->RemoveDim(0);
   return absl::OkStatus();
@@ -103,13 +99,6 @@ class ReadMemberOp : public ReadingOp {
     absl::Status status =
         LockStack(&variables, type_string(), LockedVariables::Access::kRead, dtype_, &var, &row);
     if (!status.ok()) return status;
-    const Tensor* member_input = nullptr;
-    if (status = ctx->input("member", &member_input); !status.ok()) return status;
-    if (member_input->dims() != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          type_string(),
-          ": `member` must be a scalar. Received: shape=", member_input->shape().DebugString()));
-    }
     int32_t member = 0;
     if (status = GetMember(ctx, type_string(), "var", var->dim_size(0), &member); !status.ok()) {
       return status;
@@ -165,19 +154,15 @@ class SpawnOp : public StateOp {
     absl::Status status = LockStack(&variables, type_string(), LockedVariables::Access::kWrite,
                                     tensorflow::DT_INVALID, &var, &row);
     if (!status.ok()) return status;
-    const Tensor &sigma_input = ctx->input(1), &seed = ctx->input(2);
-    if (sigma_input.dims() != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          type_string(),
-          ": `sigma` must be a scalar. Received: shape=", sigma_input.shape().DebugString()));
-    }
+    const Tensor *sigma_input = nullptr, &seed = ctx->input(2);
+    if (status = GetScalar(ctx, type_string(), "sigma", &sigma_input); !status.ok()) return status;
     if (seed.shape() != TensorShape({2})) {
       return absl::InvalidArgumentError(absl::StrCat(
           type_string(), ": `seed` must be [2]. Received: shape=", seed.shape().DebugString()));
     }
     double sigma = 0;
-    status = ForType(type_string(), "sigma", sigma_input.dtype(), [&](auto zero) {
-      sigma = static_cast<double>(sigma_input.scalar<decltype(zero)>()());
+    status = ForType(type_string(), "sigma", sigma_input->dtype(), [&](auto zero) {
+      sigma = static_cast<double>(sigma_input->scalar<decltype(zero)>()());
       return absl::OkStatus();
     });
     status.Update(CheckRange(type_string(), "sigma", sigma,

@@ -47,24 +47,18 @@ class ApplyOp : public OpKernel {
  private:
   using Scalar = typename ComputeArrays<T>::Scalar;
 
-  absl::Status Scalar0D(OpKernelContext* ctx, const char* name, const Tensor** tensor) {
-    if (absl::Status status = ctx->input(name, tensor); !status.ok()) return status;
-    if ((*tensor)->dims() == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(type_string(), ": `", name,
-                     "` must be a scalar. Received: shape=", (*tensor)->shape().DebugString()));
-  }
-
   absl::Status Hyper(OpKernelContext* ctx, const char* name, const Range& range, Scalar* value) {
     const Tensor* tensor = nullptr;
-    if (absl::Status status = Scalar0D(ctx, name, &tensor); !status.ok()) return status;
+    if (absl::Status status = GetScalar(ctx, type_string(), name, &tensor); !status.ok())
+      return status;
     *value = static_cast<Scalar>(tensor->scalar<T>()());
     return CheckRange(type_string(), name, static_cast<double>(*value), range);
   }
 
   absl::Status Index(OpKernelContext* ctx, const char* name, int32_t* value) {
     const Tensor* tensor = nullptr;
-    if (absl::Status status = Scalar0D(ctx, name, &tensor); !status.ok()) return status;
+    if (absl::Status status = GetScalar(ctx, type_string(), name, &tensor); !status.ok())
+      return status;
     *value = tensor->scalar<int32_t>()();
     return absl::OkStatus();
   }
@@ -91,11 +85,8 @@ class ApplyOp : public OpKernel {
       status.Update(get("count", tensorflow::DT_INT64, &s->count));
     }
     if (!status.ok()) return status;
-    if (kTarget == Target::kMember && (s->var->dims() == 0 || s->var->dim_size(0) == 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          type_string(), ": `var` must be [K>=1, ...], one row per member. Received: shape=",
-          s->var->shape().DebugString()));
-    }
+    if (kTarget == Target::kMember) status = CheckStack(type_string(), *s->var);
+    if (!status.ok()) return status;
     for (auto [name, tensor] : {std::pair("sum", s->sum), std::pair("accum", s->accum),
                                 std::pair("m", s->m), std::pair("v", s->v)}) {
       if (tensor != nullptr) status.Update(SameShape(name, *tensor, s->var->shape()));

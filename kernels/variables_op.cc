@@ -97,6 +97,13 @@ absl::Status LockedVariables::MakeWritable(const std::vector<const char*>& names
   return absl::OkStatus();
 }
 
+absl::Status CheckStack(const std::string& op, const Tensor& var) {
+  if (var.dims() > 0 && var.dim_size(0) > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(op, ": `var` must be [K>=1, ...], one row per member. Received: shape=",
+                   var.shape().DebugString()));
+}
+
 absl::Status CheckRange(const std::string& op, const char* name, double value, const Range& range) {
   const bool above = range.low_open ? value > range.low : value >= range.low;
   const bool below = range.high_open ? value < range.high : value <= range.high;

@@ -50,6 +50,9 @@ class LockedVariables {
   std::deque<tensorflow::tf_shared_lock> shared_;
 };
 
+// A late-phase variable must be [K >= 1, …], one row per member.
+absl::Status CheckStack(const std::string& op, const tensorflow::Tensor& var);
+
 // A scalar hyper-parameter input and the range it must lie in. NaN lies in none.
 struct Range {
   double low, high;

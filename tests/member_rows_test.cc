@@ -12,16 +12,10 @@
 
 #include "gtest/gtest.h"
 #include "kernels/philox_normal.h"
+#include "tests/backwards.h"
 
 namespace late_phase {
 namespace {
-
-// Runs tasks in line, last first: a core that relies on an order of tasks fails.
-Parallel Threads(int threads) {
-  return {threads, [](int64_t tasks, const std::function<void(int64_t)>& task) {
-            for (int64_t i = tasks - 1; i >= 0; --i) task(i);
-          }};
-}
 
 template <typename T>
 std::vector<T> Randoms(int64_t size, uint64_t seed) {
@@ -45,7 +39,8 @@ std::vector<T> Spawned(const std::vector<T>& row0, int64_t K, double sigma, int6
   const int64_t D = row0.size();
   std::vector<T> rows(K * D, std::numeric_limits<T>::quiet_NaN());
   std::copy(row0.begin(), row0.end(), rows.begin());
-  SpawnCpu<T>({K, D, rows.data(), static_cast<T>(sigma), {seed0, seed1}}, Threads(threads));
+  SpawnCpu<T>({K, D, rows.data(), static_cast<T>(sigma), {seed0, seed1}},
+              testing::Backwards(threads));
   return rows;
 }
 
@@ -234,11 +229,11 @@ void ExpectSameBitsForEveryThreadCount() {
     EXPECT_EQ(Spawned(row0, 3, 0.1, 1, 1, 2), one);
     EXPECT_EQ(Spawned(row0, 3, 0.1, 1, 1, 7), one);
     std::vector<T> mean(D), other(D);
-    CollapseCpu<T>(3, D, one.data(), mean.data(), Threads(1));
+    CollapseCpu<T>(3, D, one.data(), mean.data(), testing::Backwards(1));
     std::vector<T> average = row0, other_average = row0;
-    SwaUpdateCpu<T>(D, one.data(), 4, average.data(), Threads(1));
-    CollapseCpu<T>(3, D, one.data(), other.data(), Threads(7));
-    SwaUpdateCpu<T>(D, one.data(), 4, other_average.data(), Threads(7));
+    SwaUpdateCpu<T>(D, one.data(), 4, average.data(), testing::Backwards(1));
+    CollapseCpu<T>(3, D, one.data(), other.data(), testing::Backwards(7));
+    SwaUpdateCpu<T>(D, one.data(), 4, other_average.data(), testing::Backwards(7));
     EXPECT_EQ(other, mean);
     EXPECT_EQ(other_average, average);
   }
@@ -280,12 +275,12 @@ TEST(SpawnTest, WritesItsRowsOnly) {
   for (int64_t D : {1, 63, 257}) {
     std::vector<float> memory(3 + 2 * D + 16, -77.25f);
     std::fill_n(memory.begin() + 3, D, 1.0f);
-    SpawnCpu<float>({2, D, memory.data() + 3, 0.5f, {1, 2}}, Threads(2));
+    SpawnCpu<float>({2, D, memory.data() + 3, 0.5f, {1, 2}}, testing::Backwards(2));
     for (int64_t i = 0; i < static_cast<int64_t>(memory.size()); ++i) {
       EXPECT_EQ(memory[i] == -77.25f, i < 3 || i >= 3 + 2 * D) << i;
     }
   }
-  SpawnCpu<float>({2, 0, nullptr, 0.5f, {1, 2}}, Threads(2));
+  SpawnCpu<float>({2, 0, nullptr, 0.5f, {1, 2}}, testing::Backwards(2));
 }
 
 template <typename T>
@@ -297,7 +292,7 @@ void ExpectSwaIsTheMean() {
     constexpr int64_t kSamples = 40;
     for (int64_t n = 0; n < kSamples; ++n) {
       const std::vector<T> source = Randoms<T>(D, 20 + n);
-      SwaUpdateCpu<T>(D, source.data(), n, average.data() + 1, Threads(2));
+      SwaUpdateCpu<T>(D, source.data(), n, average.data() + 1, testing::Backwards(2));
       for (int64_t i = 0; i < D; ++i) sum[i] += source[i];
       if (n == 0) {
         EXPECT_EQ(std::vector<T>(average.begin() + 1, average.end()), source);
@@ -316,7 +311,7 @@ TEST(SwaTest, EqualSamplesLeaveTheAverageExact) {
   const std::vector<float> source = Randoms<float>(100, 30);
   std::vector<float> average = source;
   for (int64_t n : {int64_t{1}, int64_t{2}, int64_t{1} << 40}) {
-    SwaUpdateCpu<float>(100, source.data(), n, average.data(), Threads(1));
+    SwaUpdateCpu<float>(100, source.data(), n, average.data(), testing::Backwards(1));
     EXPECT_EQ(average, source);
   }
 }
@@ -327,7 +322,7 @@ void ExpectCollapseIsTheMean() {
     for (int64_t D : {1, 7, 31, 32, 33, 1000, 40000}) {
       const std::vector<T> rows = Randoms<T>(K * D, 40);
       std::vector<T> mean(D + 2, T(-77.25));
-      CollapseCpu<T>(K, D, rows.data(), mean.data() + 1, Threads(2));
+      CollapseCpu<T>(K, D, rows.data(), mean.data() + 1, testing::Backwards(2));
       for (int64_t i = 0; i < D; ++i) {
         long double sum = 0;
         for (int64_t k = 0; k < K; ++k) sum += rows[k * D + i];
@@ -349,7 +344,7 @@ void ExpectCollapseOfCopiesIsExact() {
   for (int64_t K : {1, 3, 7, 10}) {
     const std::vector<T> rows = Spawned(row, K, 0.0);
     std::vector<T> mean(row.size());
-    CollapseCpu<T>(K, row.size(), rows.data(), mean.data(), Threads(1));
+    CollapseCpu<T>(K, row.size(), rows.data(), mean.data(), testing::Backwards(1));
     EXPECT_EQ(mean, row);
   }
 }

@@ -8,16 +8,10 @@
 
 #include "gtest/gtest.h"
 #include "models/nqp_theory.h"
+#include "tests/backwards.h"
 
 namespace late_phase {
 namespace {
-
-// Runs tasks in line, last first: results must not depend on an order of tasks.
-Parallel Backwards() {
-  return {2, [](int64_t tasks, const std::function<void(int64_t)>& task) {
-            for (int64_t i = tasks - 1; i >= 0; --i) task(i);
-          }};
-}
 
 // What the header says of the noise: element t·n + i of the row, number (place/64) % 4 of counter
 // place/256·64 + place%64.
@@ -165,7 +159,7 @@ TEST(NqpTest, EnsembleMatchesClosedFormAndLatePhaseFallsAsOneOverK) {
   options.average_last = 15000;
   options.drift_iterations = 6000;
   options.drift_average_last = 3000;
-  const NqpResults results = RunNqp(options, Backwards(), [](double) {});
+  const NqpResults results = RunNqp(options, testing::Backwards(2), [](double) {});
   const NqpProblem problem(options.n, options.batch, options.target_norm);
   double mean_x = 0, mean_y = 0, xy = 0, xx = 0;
   const size_t count = options.members.size();
@@ -204,7 +198,7 @@ TEST(NqpTest, ResultsDoNotDependOnThreadsAndProgressAddsUp) {
   double done = 0;
   const NqpResults one = RunNqp(options, {}, [&](double share) { done += share; });
   EXPECT_NEAR(done, 1, 1e-9);
-  const NqpResults other = RunNqp(options, Backwards(), [](double) {});
+  const NqpResults other = RunNqp(options, testing::Backwards(2), [](double) {});
   EXPECT_EQ(one.late_phase, other.late_phase);
   EXPECT_EQ(one.full_ensemble, other.full_ensemble);
   EXPECT_EQ(one.drift, other.drift);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/backwards.h"
 #include "tests/rank1_lstm_cases.h"
 
 namespace late_phase {
@@ -20,13 +21,6 @@ using testing::LstmCase;
 using testing::LstmProblem;
 using testing::MakeLstmProblem;
 using testing::RelativeError;
-
-// Runs tasks in line, last first: a core that relies on an order of tasks fails.
-Parallel Threads(int threads) {
-  return {threads, [](int64_t tasks, const std::function<void(int64_t)>& task) {
-            for (int64_t i = tasks - 1; i >= 0; --i) task(i);
-          }};
-}
 
 // Owns every array of one forward and backward call. Outputs start as NaN: what the core leaves
 // unwritten shows.
@@ -122,7 +116,7 @@ class Rank1LstmCore : public ::testing::TestWithParam<LstmCase> {
     const LstmProblem p = MakeLstmProblem(GetParam());
     const auto out = reference::Forward(p.inputs);
     const auto grad = reference::Backward(p.inputs, p.dout);
-    const CoreRun<T> run(p, Threads(3));
+    const CoreRun<T> run(p, testing::Backwards(3));
     EXPECT_LE(RelativeError(run.h, out.h), kTolerance<T>);
     EXPECT_LE(RelativeError(run.final_h, out.final_h), kTolerance<T>);
     EXPECT_LE(RelativeError(run.final_c, out.final_c), kTolerance<T>);
@@ -146,9 +140,9 @@ TEST_P(Rank1LstmCore, FloatEqualsReference) { ExpectEqualsReference<float>(); }
 // follows the slice.
 TEST_P(Rank1LstmCore, ThreadCountChangesRoundingOnly) {
   const LstmProblem p = MakeLstmProblem(GetParam());
-  const CoreRun<double> one(p, Threads(1));
+  const CoreRun<double> one(p, testing::Backwards(1));
   for (int threads : {2, 5, 64}) {
-    const CoreRun<double> many(p, Threads(threads));
+    const CoreRun<double> many(p, testing::Backwards(threads));
     EXPECT_LE(RelativeError(many.h, one.h), 1e-13);
     EXPECT_LE(RelativeError(many.final_c, one.final_c), 1e-13);
     EXPECT_LE(RelativeError(many.dx, one.dx), 1e-13);
@@ -162,7 +156,7 @@ TEST_P(Rank1LstmCore, ThreadCountChangesRoundingOnly) {
 
 TEST_P(Rank1LstmCore, SameThreadCountSameBits) {
   const LstmProblem p = MakeLstmProblem(GetParam());
-  const CoreRun<float> first(p, Threads(2)), second(p, Threads(2));
+  const CoreRun<float> first(p, testing::Backwards(2)), second(p, testing::Backwards(2));
   EXPECT_EQ(first.h, second.h);
   EXPECT_EQ(first.dkernel, second.dkernel);
   EXPECT_EQ(first.drecurrent_kernel, second.drecurrent_kernel);
@@ -171,7 +165,8 @@ TEST_P(Rank1LstmCore, SameThreadCountSameBits) {
 
 TEST_P(Rank1LstmCore, InferenceEqualsTrainingForward) {
   const LstmProblem p = MakeLstmProblem(GetParam());
-  const CoreRun<float> training(p, Threads(2)), inference(p, Threads(2), /*training=*/false);
+  const CoreRun<float> training(p, testing::Backwards(2)),
+      inference(p, testing::Backwards(2), /*training=*/false);
   EXPECT_EQ(inference.h, training.h);
   EXPECT_EQ(inference.final_h, training.final_h);
   EXPECT_EQ(inference.final_c, training.final_c);
@@ -183,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Rank1LstmCore, ::testing::ValuesIn(testing::Lst
 TEST(Rank1LstmCoreTest, EmptyTimePassesStatesAndGradientsThrough) {
   for (bool tokens : {false, true}) {
     const LstmProblem p = MakeLstmProblem({0, 5, 3, 7, tokens});
-    const CoreRun<double> run(p, Threads(2));
+    const CoreRun<double> run(p, testing::Backwards(2));
     EXPECT_EQ(run.final_h, run.initial_h);
     EXPECT_EQ(run.final_c, run.initial_c);
     EXPECT_EQ(run.dinitial_h, p.dout.final_h);
@@ -196,7 +191,7 @@ TEST(Rank1LstmCoreTest, EmptyTimePassesStatesAndGradientsThrough) {
 }
 
 TEST(Rank1LstmCoreTest, EmptyBatchGivesZeroWeightGradients) {
-  const CoreRun<double> run(MakeLstmProblem({4, 0, 3, 7, false}), Threads(2));
+  const CoreRun<double> run(MakeLstmProblem({4, 0, 3, 7, false}), testing::Backwards(2));
   EXPECT_TRUE(run.h.empty());
   EXPECT_EQ(run.drecurrent_kernel, std::vector<double>(7 * 28, 0.0));
   EXPECT_EQ(run.dbias, std::vector<double>(28, 0.0));
@@ -205,9 +200,9 @@ TEST(Rank1LstmCoreTest, EmptyBatchGivesZeroWeightGradients) {
 TEST(Rank1LstmCoreTest, NaNInOneSequenceStaysInIt) {
   const LstmCase shape{3, 9, 4, 20, false};
   LstmProblem p = MakeLstmProblem(shape);
-  const CoreRun<float> clean(p, Threads(1));
+  const CoreRun<float> clean(p, testing::Backwards(1));
   p.inputs.x[2 * 4] = std::numeric_limits<double>::quiet_NaN();  // sequence 2, first step
-  const CoreRun<float> run(p, Threads(1));
+  const CoreRun<float> run(p, testing::Backwards(1));
   for (int64_t row = 0; row < 3 * 9; ++row) {
     for (int64_t j = 0; j < 20; ++j) {
       const float h = run.h[row * 20 + j];
@@ -224,7 +219,7 @@ TEST(Rank1LstmCoreTest, SaturatedGatesStayFinite) {
   LstmProblem p = MakeLstmProblem({4, 3, 5, 19, false});
   for (double scale : {1e3, 1e30}) {
     for (double& b : p.inputs.bias) b = b < 0 ? -scale : scale;
-    const CoreRun<float> run(p, Threads(1));
+    const CoreRun<float> run(p, testing::Backwards(1));
     for (float h : run.h) EXPECT_LE(std::abs(h), 1.0f);
     EXPECT_LE(RelativeError(run.h, reference::Forward(p.inputs).h), 1e-6);
     EXPECT_LE(RelativeError(run.final_c, reference::Forward(p.inputs).final_c), 1e-6);
@@ -240,7 +235,7 @@ TEST(Rank1LstmCoreTest, TinyActivationsKeepTheirPrecision) {
                        &p.inputs.initial_h, &p.inputs.initial_c}) {
     for (double& value : *values) value = static_cast<float>(value * 1e-6);
   }
-  const CoreRun<float> run(p, Threads(1));
+  const CoreRun<float> run(p, testing::Backwards(1));
   const auto expected = reference::Forward(p.inputs);
   for (size_t i = 0; i < run.h.size(); ++i) {
     EXPECT_NEAR(run.h[i] / expected.h[i], 1.0, 1e-4) << "h[" << i << "] = " << run.h[i];

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/backwards.h"
 
 namespace late_phase {
 namespace {
@@ -20,13 +21,6 @@ enum class Rule { kSgd, kMomentum, kNesterov, kAdam };
 const char* Name(Rule rule) {
   constexpr const char* kNames[] = {"Sgd", "Momentum", "Nesterov", "Adam"};
   return kNames[static_cast<int>(rule)];
-}
-
-// Runs tasks in line, last first: a core that relies on an order of tasks fails.
-Parallel Threads(int threads) {
-  return {threads, [](int64_t tasks, const std::function<void(int64_t)>& task) {
-            for (int64_t i = tasks - 1; i >= 0; --i) task(i);
-          }};
 }
 
 // Hyper-parameters, rounded to the type of the core and kept in double for the reference.
@@ -188,7 +182,7 @@ void ExpectRunEqualsReference(const Run& run, int threads) {
   if (run.rule == Rule::kAdam) s.lr = static_cast<T>(1e-2);
   const std::vector<double> start = Randoms(run.D, 1);
   Reference reference(start);
-  Core<T> core(start, run.offset, Threads(threads));
+  Core<T> core(start, run.offset, testing::Backwards(threads));
   const int64_t steps = kSwitch + 3 * run.K + run.K / 2;
   for (int64_t t = 0; t < steps; ++t) {
     const std::vector<double> grad = Randoms(run.D, 100 + t);
@@ -248,7 +242,7 @@ TEST_P(UpdateRule, EveryThreadCountGivesTheSameBits) {
   const auto start = Randoms(D, 3), grad = Randoms(D, 4);
   std::vector<std::vector<std::vector<float>>> results;
   for (int threads : {1, 2, 7}) {
-    Core<float> core(start, 1, Threads(threads));
+    Core<float> core(start, 1, testing::Backwards(threads));
     core.Accumulate(Cast<float>(grad));
     core.Apply(GetParam(), Settings(), Cast<float>(grad), /*use_sum=*/true);
     core.Apply(GetParam(), Settings(), Cast<float>(grad), /*use_sum=*/false);
@@ -269,14 +263,15 @@ TEST_P(UpdateRule, OtherRowsStay) {
   const int64_t at = k * D;
   switch (GetParam()) {
     case Rule::kSgd:
-      ApplySgdCpu<float>({D, &w[at], g, 0.1f}, Threads(2));
+      ApplySgdCpu<float>({D, &w[at], g, 0.1f}, testing::Backwards(2));
       break;
     case Rule::kAdam:
-      ApplyAdamCpu<float>({D, &w[at], &a[at], &b[at], g, 0.1f, 0.9f, 0.99f, 1e-8f, 3}, Threads(2));
+      ApplyAdamCpu<float>({D, &w[at], &a[at], &b[at], g, 0.1f, 0.9f, 0.99f, 1e-8f, 3},
+                          testing::Backwards(2));
       break;
     default:
       ApplyMomentumCpu<float>({D, &w[at], &a[at], g, 0.1f, 0.9f, GetParam() == Rule::kNesterov},
-                              Threads(2));
+                              testing::Backwards(2));
   }
   for (int64_t i = 0; i < K * D; ++i) {
     const bool inside = i >= at && i < at + D;
@@ -288,7 +283,7 @@ TEST_P(UpdateRule, OtherRowsStay) {
 }
 
 TEST_P(UpdateRule, EmptyArrayIsFine) {
-  Core<float> core({}, 0, Threads(2));
+  Core<float> core({}, 0, testing::Backwards(2));
   core.Apply(GetParam(), Settings(), {}, /*use_sum=*/true);
   core.Accumulate({});
   EXPECT_TRUE(core.MarksAreThere());
@@ -297,7 +292,7 @@ TEST_P(UpdateRule, EmptyArrayIsFine) {
 TEST_P(UpdateRule, NaNStaysInItsElement) {
   auto grad = Cast<float>(Randoms(40, 7));
   grad[18] = std::numeric_limits<float>::quiet_NaN();
-  Core<float> core(Randoms(40, 8), 0, Threads(1));
+  Core<float> core(Randoms(40, 8), 0, testing::Backwards(1));
   core.Apply(GetParam(), Settings(), grad, /*use_sum=*/false);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(core.w()[i]), i == 18) << i;
 }

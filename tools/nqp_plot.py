@@ -4,12 +4,8 @@ import json
 import os
 import sys
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot, ticker  # noqa: E402 (the backend comes first)
-
-BLUE, ORANGE, GREY = "#1f5fa8", "#d9722b", "#777777"
+from figures import BLUE, GREY, ORANGE, finish_axes, pyplot, save
+from matplotlib import ticker
 
 
 def column(rows, name):
@@ -58,10 +54,7 @@ def draw(results):
         axes.set_xticks(members, [str(k) for k in members])
         axes.xaxis.set_minor_locator(ticker.NullLocator())
         axes.set_xlabel("members K")
-        axes.grid(True, which="both", axis="y", color="#e8e8e8", linewidth=0.6)
-        axes.grid(True, axis="x", color="#e8e8e8", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        finish_axes(axes)
         axes.legend(frameon=False, fontsize=8.5, loc="upper right")
     all_axes[0][0].set_ylabel("loss of the mean model")
     return figure
@@ -70,14 +63,7 @@ def draw(results):
 def main(folder):
     with open(os.path.join(folder, "results.json")) as file:
         figure = draw(json.load(file))
-    # Written aside, then renamed: the figure is there whole or not at all.
-    aside = os.path.join(folder, f"nqp.part{os.getpid()}.png")
-    try:
-        figure.savefig(aside, dpi=150)
-        os.replace(aside, os.path.join(folder, "nqp.png"))
-    finally:
-        if os.path.exists(aside):
-            os.remove(aside)
+    save(figure, os.path.join(folder, "nqp.png"))
 
 
 if __name__ == "__main__":

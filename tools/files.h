@@ -1,0 +1,22 @@
+// Whole files: read at once, written so that a reader or a crash never meets half of one.
+#ifndef LATE_PHASE_TOOLS_FILES_H_
+#define LATE_PHASE_TOOLS_FILES_H_
+
+#include <string>
+
+namespace late_phase {
+
+// The file's bytes. Throws std::runtime_error with path and reason.
+std::string ReadFile(const std::string& path);
+
+// Writes aside in the same folder, waits for the disk, renames: afterwards `path` holds all of
+// `text`, and until then what it held before. Throws std::runtime_error with path and reason.
+void WriteFile(const std::string& path, const std::string& text);
+
+// Makes the folder that `--out` names, if need be. Throws UsageError if nothing can be written
+// there: called before hours of work rather than found out after them.
+void MakeOutFolder(const std::string& folder);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_TOOLS_FILES_H_

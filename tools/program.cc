@@ -1,0 +1,34 @@
+#include "tools/program.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "CLI/CLI.hpp"
+
+namespace late_phase {
+
+void ParseCommandLine(int argc, char** argv, CLI::App* app) {
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app->help().c_str(), stdout);
+    std::exit(0);
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(std::string(error.what()) + "\nRun " + app->get_name() +
+                     " --help for the flags.");
+  }
+}
+
+int RunProgram(const std::string& command, const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "%s: %s\n", command.c_str(), error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", command.c_str(), error.what());
+    return 1;
+  }
+}
+
+}  // namespace late_phase

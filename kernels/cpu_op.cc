@@ -23,6 +23,27 @@ absl::Status GetMember(tensorflow::OpKernelContext* ctx, const std::string& op, 
                                                  "`. Received: member=", *member));
 }
 
+absl::Status GetIndices(tensorflow::OpKernelContext* ctx, const std::string& op, const char* name,
+                        int64_t limit, const char* of_what, const int32_t** indices) {
+  const tensorflow::Tensor* tensor = nullptr;
+  if (absl::Status status = ctx->input(name, &tensor); !status.ok()) return status;
+  *indices = tensor->flat<int32_t>().data();
+  for (int64_t i = 0; i < tensor->NumElements(); ++i) {
+    const int32_t index = (*indices)[i];
+    if (index >= 0 && index < limit) continue;
+    std::string place;  // "3,17"
+    int64_t rest = i;
+    for (int axis = tensor->dims() - 1; axis >= 0; --axis) {
+      place = absl::StrCat(rest % tensor->dim_size(axis), place.empty() ? "" : ",", place);
+      rest /= tensor->dim_size(axis);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(op, ": `", name, "` must be in [0, ", limit,
+                                                   "), ", of_what, ". Received: ", name, "[", place,
+                                                   "]=", index));
+  }
+  return absl::OkStatus();
+}
+
 Parallel IntraOpThreads(tensorflow::OpKernelContext* ctx) {
   using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
   auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;

@@ -37,6 +37,11 @@ absl::Status GetScalar(tensorflow::OpKernelContext* ctx, const std::string& op, 
 absl::Status GetMember(tensorflow::OpKernelContext* ctx, const std::string& op, const char* stack,
                        int64_t K, int32_t* member);
 
+// The values of the int32 input of this name, each of which must be in [0, limit); `of_what` says
+// what `limit` counts: "the rows of `table`".
+absl::Status GetIndices(tensorflow::OpKernelContext* ctx, const std::string& op, const char* name,
+                        int64_t limit, const char* of_what, const int32_t** indices);
+
 // TensorFlow's intra-op threads.
 Parallel IntraOpThreads(tensorflow::OpKernelContext* ctx);
 

@@ -16,9 +16,11 @@ struct GradientRowsArgs {
   int64_t panel_width;  // the columns are cut into panels of this width, the last one narrower
   T* packed;            // out: panel after panel, each [rows, its width] without gaps
   T* sums;  // [·, columns], rows `sums_stride` elements apart: row tokens[r] gets row r of dz
-            // added, or row 0
+            // added, or row 0; or null
   int64_t sums_stride;
-  const int32_t* tokens;  // [rows] or null
+  const int32_t* tokens;      // [rows] or null
+  const T* scales = nullptr;  // [rows] or null: row r of dz is first multiplied by scales[r]
+  int64_t padding = 0;        // so many columns of zeros are packed after the last one
 };
 
 template <typename T>

@@ -21,22 +21,27 @@ template <typename T>
 void PackAndAdd(const GradientRowsArgs<T>& a) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = hn::Lanes(d);
+  const int64_t stored = a.columns + a.padding;
   for (int64_t r = 0; r < a.rows; ++r) {
     const T* dz = a.dz + r * a.stride;
+    const T scale = a.scales == nullptr ? T(1) : a.scales[r];
     T* sum = a.sums + (a.tokens == nullptr ? 0 : int64_t{a.tokens[r]} * a.sums_stride);
-    for (int64_t begin = 0; begin < a.columns; begin += a.panel_width) {
-      const int64_t width = std::min(a.panel_width, a.columns - begin);
+    for (int64_t begin = 0; begin < stored; begin += a.panel_width) {
+      const int64_t width = std::min(a.panel_width, stored - begin);
+      const int64_t given = std::min(width, a.columns - begin);
       T* packed = a.packed + begin * a.rows + r * width;
       int64_t j = 0;
-      for (; j + lanes <= width; j += lanes) {
-        const auto value = hn::LoadU(d, dz + begin + j);
+      for (; j + lanes <= given; j += lanes) {
+        const auto value = hn::Mul(hn::LoadU(d, dz + begin + j), hn::Set(d, scale));
         hn::StoreU(value, d, packed + j);
+        if (a.sums == nullptr) continue;
         hn::StoreU(hn::Add(hn::LoadU(d, sum + begin + j), value), d, sum + begin + j);
       }
-      for (; j < width; ++j) {
-        packed[j] = dz[begin + j];
-        sum[begin + j] += dz[begin + j];
+      for (; j < given; ++j) {
+        packed[j] = scale * dz[begin + j];
+        if (a.sums != nullptr) sum[begin + j] += packed[j];
       }
+      for (; j < width; ++j) packed[j] = 0;
     }
   }
 }

@@ -25,20 +25,8 @@ struct Call {
              sizes[kForm == LstmInputForm::kDense ? "input" : "vocab"], sizes["units"]};
     K = sizes["K"];
     if (absl::Status status = GetMember(ctx, op, "u", K, &member); !status.ok()) return status;
-    return kForm == LstmInputForm::kTokens ? CheckTokens(ctx, op) : absl::OkStatus();
-  }
-
-  absl::Status CheckTokens(OpKernelContext* ctx, const std::string& op) {
-    const tensorflow::Tensor* tensor = nullptr;
-    if (absl::Status status = ctx->input("tokens", &tensor); !status.ok()) return status;
-    tokens = tensor->flat<int32_t>().data();
-    for (int64_t row = 0; row < shape.T * shape.N; ++row) {
-      if (tokens[row] >= 0 && tokens[row] < shape.C) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          op, ": `tokens` must be in [0, ", shape.C, "), the rows of `table`. Received: tokens[",
-          row / shape.N, ",", row % shape.N, "]=", tokens[row]));
-    }
-    return absl::OkStatus();
+    if (kForm == LstmInputForm::kDense) return absl::OkStatus();
+    return GetIndices(ctx, op, "tokens", shape.C, "the rows of `table`", &tokens);
   }
 
   Rank1LstmInput<Scalar> Input(ComputeArrays<T>* arrays, bool forward) const {

@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/add_op.h"
+#include "ops/no_second_order.h"
 #include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -80,13 +81,6 @@ absl::Status Rank1LstmTokensGrad(const Scope& scope, const Operation& op,
 }
 REGISTER_GRADIENT_OP("LatePhase>Rank1LstmTokens", Rank1LstmTokensGrad);
 
-absl::Status NoSecondOrder(const Scope&, const Operation& op, const std::vector<Output>&,
-                           std::vector<Output>*) {
-  return absl::UnimplementedError(
-      absl::StrCat(op.node()->type_string(),
-                   ": second-order gradients are not available. Received: a gradient of node ",
-                   op.node()->name()));
-}
 REGISTER_GRADIENT_OP("LatePhase>Rank1LstmGrad", NoSecondOrder);
 REGISTER_GRADIENT_OP("LatePhase>Rank1LstmTokensGrad", NoSecondOrder);
 

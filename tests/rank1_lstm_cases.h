@@ -1,16 +1,16 @@
-// Random rank-1 LSTM problems for tests: the shapes to try, the data, and how results are compared.
+// Random rank-1 LSTM problems for tests: the shapes to try and the data.
 #ifndef LATE_PHASE_TESTS_RANK1_LSTM_CASES_H_
 #define LATE_PHASE_TESTS_RANK1_LSTM_CASES_H_
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <ostream>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/compare.h"
 #include "tests/rank1_lstm_reference.h"
 
 namespace late_phase {
@@ -93,31 +93,6 @@ inline LstmProblem MakeLstmProblem(const LstmCase& c, uint64_t seed = 1) {
   }
   return p;
 }
-
-template <typename T>
-std::vector<T> Cast(const reference::Values& values) {
-  return std::vector<T>(values.begin(), values.end());
-}
-
-// max|a − b| / max|b|; infinite when a value is missing or not finite.
-template <typename Range>
-double RelativeError(const Range& actual, const reference::Values& expected) {
-  if (static_cast<size_t>(actual.size()) != expected.size()) {
-    return std::numeric_limits<double>::infinity();
-  }
-  double error = 0, scale = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(actual[i]) - expected[i]);
-    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
-    error = std::max(error, difference);
-    scale = std::max(scale, std::abs(expected[i]));
-  }
-  return scale == 0 ? error : error / scale;
-}
-
-// Bounds that every implementation is held to.
-template <typename T>
-constexpr double kTolerance = sizeof(T) == 8 ? 1e-9 : 3e-5;
 
 }  // namespace testing
 }  // namespace late_phase

@@ -43,7 +43,19 @@ def _rank1_lstm_tokens_grad(op, dh, dfinal_h, dfinal_c, dgates, dcells):
     return [None, *grad, None]
 
 
+@tf.RegisterGradient("LatePhase>SoftmaxCrossEntropy")
+def _softmax_cross_entropy_grad(op, dloss, ddlogits):
+    del ddlogits  # as above
+    features, kernel, bias, labels = op.inputs
+    del bias, labels
+    grad = late_phase.raw_ops.late_phase_softmax_cross_entropy_grad(
+        features=features, kernel=kernel, dlogits=op.outputs[1], dloss=dloss
+    )
+    return [*grad, None]
+
+
 @tf.RegisterGradient("LatePhase>Rank1LstmGrad")
 @tf.RegisterGradient("LatePhase>Rank1LstmTokensGrad")
+@tf.RegisterGradient("LatePhase>SoftmaxCrossEntropyGrad")
 def _no_second_order(op, *unused_grads):
     raise NotImplementedError(f"{op.type}: second-order gradients are not available.")

@@ -114,3 +114,35 @@ def rank1_lstm_tokens(
         is_training=is_training, name=name,
     )
     return LstmResult(out.h, out.final_h, out.final_c)
+
+
+def softmax_cross_entropy(features, kernel, bias, labels, name=None):
+    """The loss of a linear classifier, `-log(softmax(features @ kernel + bias)[label])` per row, in one op.
+
+    Values and gradients are those of `tf.nn.sparse_softmax_cross_entropy_with_logits(labels, features @ kernel + bias)`, without
+    the logits in between. Logits of any size are safe, and `-inf` in `bias` switches a class off.
+
+    Example:
+
+    >>> import tensorflow as tf, late_phase
+    >>> features, kernel, bias = tf.ones([2, 3]), tf.zeros([3, 4]), tf.zeros([4])
+    >>> loss = late_phase.ops.softmax_cross_entropy(features, kernel, bias, labels=[0, 3])
+    >>> print(loss.numpy().round(4), "= log 4")
+    [1.3863 1.3863] = log 4
+
+    Args:
+      features: [n, units], of type half, bfloat16, float32 or float64, as `kernel` and `bias`.
+      kernel: [units, vocab].
+      bias: [vocab].
+      labels: int32 [n], every value in [0, vocab).
+      name: a name for the operation.
+
+    Returns:
+      The loss of each row, [n], in nats.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a shape, type or label does not fit; the message says which.
+    """
+    return late_phase.raw_ops.late_phase_softmax_cross_entropy(
+        features=features, kernel=kernel, bias=bias, labels=labels, name=name
+    ).loss

@@ -131,7 +131,7 @@ def graph_ops(name):
     tf_library(
         name = name + "_grad",
         srcs = native.glob([name + "_grad.cc"], allow_empty = True),
-        deps = [":add_op"],
+        deps = [":add_op", ":no_second_order"],
         alwayslink = True,
     )
 

@@ -100,10 +100,10 @@ def test_shapes_are_known_while_tracing():
         out = late_phase.raw_ops.late_phase_softmax_cross_entropy(features=features, kernel=kernel, bias=bias, labels=labels)
         grad = late_phase.raw_ops.late_phase_softmax_cross_entropy_grad(
             features=features, kernel=kernel, dlogits=out.dlogits, dloss=out.loss)
-        return [tuple(t.shape) for t in (*out, *grad)]
+        return [*out, *grad]
 
-    shapes = trace.get_concrete_function().structured_outputs
-    assert shapes == [(70,), (70, 37), (70, 9), (9, 37), (37,)]
+    outputs = trace.get_concrete_function().structured_outputs
+    assert [tuple(t.shape) for t in outputs] == [(70,), (70, 37), (70, 9), (9, 37), (37,)]
 
 
 def test_huge_logits_and_classes_switched_off():

@@ -8,8 +8,8 @@
 // changes rounding alone.
 //
 // Logits live in blocks whose rows are padded to whole vectors, with classes of probability 0:
-// nothing is left over at the end of a row, and the products, which are slow where it is odd, have
-// an even width. For 205 symbols and AVX2 the padded products take three quarters of the time.
+// nothing is left over at the end of a row, and the products have an even width, without which
+// those generated for AVX2 are markedly slower.
 //
 // The loop over the logits is compiled once per instruction set: foreach_target.h includes this
 // file again for each.

@@ -3,9 +3,8 @@
 Checks first that all compute the same, then times rounds in which everybody runs in turn; prints minima, ratios and targets.
 """
 
-import json
+import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 
@@ -14,11 +13,6 @@ import numpy as np
 from tools import bench_report
 
 TIME, BATCH, EMBEDDING, VOCAB, UNITS = 100, 128, 205, 205, 500
-PEERS = {
-    "keras-rank1": "Keras RNN, rank-1 cell",
-    "keras-lstm": "Keras LSTM (no rank-1)",
-    "torch": "PyTorch nn.LSTM (no rank-1)",
-}
 
 
 def make_weights(rank1):
@@ -54,48 +48,15 @@ def ours(weights):
     return {**result, "u": result["u"][0], "v": result["v"][0]}
 
 
-class Peer:
-    def __init__(self, name, python, folder, threads):
-        self.name, self.folder = name, folder
-        self.weights = make_weights(rank1=name == "keras-rank1")
-        path = os.path.join(folder, name + ".npz")
-        np.savez(path, **self.weights)
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_lstm_peer.py")
-        self.process = subprocess.Popen(
-            [python, script, name, path, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
-        self.version = self.answer()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"bench lstm: the peer {self.name} failed:\n{self.process.stderr.read()}")
-        return line.strip()
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def check(self):
-        """Largest difference to ours, relative to the tensor's largest value. Both are float sums over 12,800 rows."""
-        path = os.path.join(self.folder, self.name + "-result.npz")
-        self.ask("check " + path)
-        mine, worst = ours(self.weights), 0.0
-        for name, theirs in np.load(path).items():
-            worst = max(worst, float(np.max(np.abs(mine[name] - theirs)) / np.max(np.abs(theirs))))
-        if not worst <= 1e-3:
-            raise SystemExit(f"bench lstm: {self.name} and late_phase disagree by {worst:.1e}; nothing was timed")
-        return worst
-
-    def seconds(self, steps):
-        return json.loads(self.ask(f"run {steps}"))
-
-
-def interval(ratios, rng):
-    """Median and its bootstrap 95 % interval."""
-    medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
-    return float(np.median(ratios)), *(float(q) for q in np.quantile(medians, [0.025, 0.975]))
+def difference(peer, arrays, folder):
+    """Largest difference to ours, relative to the tensor's largest value. Both are float sums over 12,800 rows."""
+    path = peer.ask("check " + os.path.join(folder, "result.npz"))["saved"]
+    mine, worst = ours(arrays), 0.0
+    for name, theirs in np.load(path).items():
+        worst = max(worst, float(np.max(np.abs(mine[name] - theirs)) / np.max(np.abs(theirs))))
+    if not worst <= 1e-3:
+        raise SystemExit(f"bench lstm: {peer.name} and late_phase disagree by {worst:.1e}; nothing was timed")
+    return worst
 
 
 def measure(options):
@@ -103,20 +64,19 @@ def measure(options):
     results = {**bench_report.machine(), "rounds": options.rounds, "peers": {}}
     threads = results["threads"]
     times = results["seconds"] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        names = ["keras-rank1", "keras-lstm"] + (["torch"] if options.torch_python else [])
-        peers = [Peer(name, options.torch_python if name == "torch" else sys.executable, folder, threads) for name in names]
-        for peer in peers:
-            results["peers"][peer.name] = {"version": peer.version, "difference": peer.check()}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        peers = {}
+        for name in bench_report.peer_names(options):
+            arrays, arrays_folder = make_weights(rank1=name == "keras-rank1"), os.path.join(folder, name)
+            bench_report.save_arrays(arrays_folder, arrays)
+            peers[name] = stack.enter_context(bench_report.start_peer("lstm", name, options, arrays_folder, threads))
+            results["peers"][name] = {"version": peers[name].version, "difference": difference(peers[name], arrays, folder)}
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds} ...", file=sys.stderr, flush=True)
             for name, seconds in bench_report.run_benchmarks("lstm", 4, "Step|Products|Forward|Inference|Step/.*")[0].items():
                 times.setdefault(name, []).extend(seconds)
-            for peer in peers:
-                times.setdefault(peer.name, []).extend(peer.seconds(4))
-        for peer in peers:
-            peer.process.stdin.close()
-            peer.process.wait()
+            for name, peer in peers.items():
+                times.setdefault(name, []).extend(peer.seconds(4))
     if options.pairs:
         print(f"{options.pairs} rounds of K = 1, K = 1 again, K = 10 ...", file=sys.stderr, flush=True)
         results["members"] = bench_report.run_program("lstm", [f"--pairs={options.pairs}"])
@@ -132,10 +92,10 @@ def render(results):
         bench_report.machine_line(results),
     ]
     for name, peer in peers.items():
-        lines.append(f"checked against {PEERS[name]}, {peer['version']}: largest relative difference {peer['difference']:.1e}")
+        lines.append(f"checked against {bench_report.PEERS[name]}, {peer['version']}: largest relative difference {peer['difference']:.1e}")
     lines += ["", f"{'':38}{'ms/step':>8}   minimum of {results['rounds']} alternating rounds"]
     for text, name in [
-        ("late_phase, token op", "Step"), *((PEERS[name], name) for name in peers), ("matrix products alone", "Products"),
+        ("late_phase, token op", "Step"), *((bench_report.PEERS[name], name) for name in peers), ("matrix products alone", "Products"),
         ("late_phase, forward, training", "Forward"), ("late_phase, forward, inference", "Inference"),
     ]:
         lines.append(f"{text:38}{best[name] * 1e3:8.0f}")
@@ -155,12 +115,7 @@ def render(results):
 
     if "members" in results:
         members = results["members"]
-        rounds, rng = np.array(members["rounds"]), np.random.default_rng(0)
-        lines += ["", f"{len(rounds)} rounds of K = 1, K = 1 again, K = 10: median of the ratios within a round, bootstrap 95 % interval"]
-        for text, column, target in [("K = 1 over K = 1 (control)", 1, None), ("K = 10 over K = 1", 2, 1.03)]:
-            median, low, high = interval(rounds[:, column] / rounds[:, 0], rng)
-            verdict = f"   target upper end <= {target}: " + ("met" if high <= target else "MISSED") if target else ""
-            lines.append(f"{text:38}{median:8.4f}   {low:.4f} to {high:.4f}{verdict}")
+        lines += ["", *bench_report.members_lines(members["rounds"], target=1.03)]
         lines.append(
             f"bytes allocated per step: {members['bytes_one']:,} for K = 1, {members['bytes_ten'] - members['bytes_one']:+,} for K = 10 "
             f"(nine more rows of du and dv are {9 * 5 * UNITS * 4:,})")
@@ -170,19 +125,10 @@ def render(results):
 def summary(results):
     """The README's table."""
     best = {name: min(seconds) for name, seconds in results["seconds"].items()}
-    rows = [("late_phase, rank-1, ten members or one", best["Step"])] + [(PEERS[name], best[name]) for name in results["peers"]]
+    rows = [("late_phase, rank-1, ten members or one", best["Step"])]
+    rows += [(bench_report.PEERS[name], best[name]) for name in results["peers"]]
     return ["| | ms/step | |", "|---|---|---|"] + [f"| {text} | {t * 1e3:.0f} | {t / best['Step']:.2f}× |" for text, t in rows]
 
 
-def check(options):
-    if options.rounds < 1 or options.pairs < 0:
-        return f"--rounds must be >= 1 and --pairs >= 0. Received: --rounds {options.rounds} --pairs {options.pairs}"
-    return None
-
-
 if __name__ == "__main__":
-    parser = bench_report.parser("lstm", __doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds in which everybody runs in turn (default 5)")
-    parser.add_argument("--pairs", type=int, default=200, help="rounds of one against ten members; 0 skips them (default 200)")
-    parser.add_argument("--torch-python", metavar="PATH", help="an interpreter that has PyTorch, to add it as a peer")
-    bench_report.main(parser, check, measure, render)
+    bench_report.main(bench_report.peer_parser("lstm", __doc__), bench_report.check_peer_options, measure, render)

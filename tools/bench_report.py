@@ -5,6 +5,18 @@ import json
 import os
 import platform
 import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+
+# Of tools/bench_peer.py. The last takes part if an interpreter that has PyTorch is named.
+PEERS = {
+    "keras-rank1": "Keras RNN, rank-1 cell",
+    "keras-lstm": "Keras LSTM (no rank-1)",
+    "torch": "PyTorch nn.LSTM (no rank-1)",
+}
 
 
 def cpu_name():
@@ -51,6 +63,80 @@ def run_benchmarks(name, repetitions, pattern=".*"):
     return times, report["context"]
 
 
+class Process:
+    """A participant that runs when told to: a line to its standard input, a JSON object on a line in answer (tools/bench_peer.py)."""
+
+    def __init__(self, benchmark, name, command):
+        self.benchmark, self.name = benchmark, name
+        self.errors = tempfile.TemporaryFile("w+")  # a pipe that nobody reads would fill and stop it
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+        self.version = self.answer()["version"]
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self.errors.seek(0)
+            raise SystemExit(f"bench {self.benchmark}: {self.name} failed:\n{self.errors.read()}")
+        return json.loads(line)
+
+    def ask(self, line):
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # answer() says why
+        return self.answer()
+
+    def seconds(self, steps):
+        return self.ask(f"run {steps}")["seconds"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+        self.errors.close()
+
+
+def peer_names(options):
+    return [name for name in PEERS if name != "torch" or options.torch_python]
+
+
+def start_peer(workload, name, options, folder, threads):
+    """tools/bench_peer.py on the arrays in `folder`."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_peer.py")
+    python = options.torch_python if name == "torch" else sys.executable
+    return Process(workload, f"the peer {name}", [python, script, workload, name, folder, str(threads)])
+
+
+def save_arrays(folder, arrays):
+    os.makedirs(folder)
+    for name, array in arrays.items():
+        np.save(os.path.join(folder, name + ".npy"), array)
+
+
+def interval(ratios, rng):
+    """Median and its bootstrap 95 % interval."""
+    medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
+    return float(np.median(ratios)), *(float(q) for q in np.quantile(medians, [0.025, 0.975]))
+
+
+def members_lines(rounds, target=None):
+    """Of rounds [[K = 1, K = 1 again, K = 10], ...] in seconds: ratios within a round. The target is for the interval's upper end."""
+    rounds, rng = np.array(rounds), np.random.default_rng(0)
+    lines = [f"{len(rounds)} rounds of K = 1, K = 1 again, K = 10: median of the ratios within a round, bootstrap 95 % interval"]
+    for text, column, limit in [("K = 1 over K = 1 (control)", 1, None), ("K = 10 over K = 1", 2, target)]:
+        median, low, high = interval(rounds[:, column] / rounds[:, 0], rng)
+        verdict = f"   target upper end <= {limit}: " + ("met" if high <= limit else "MISSED") if limit else ""
+        lines.append(f"{text:38}{median:8.4f}   {low:.4f} to {high:.4f}{verdict}")
+    return lines
+
+
 def ratio_line(text, value, target=None, at_least=True):
     verdict = ""
     if target is not None:
@@ -80,3 +166,18 @@ def main(parser, check, measure, render):
 
 def parser(name, description):
     return argparse.ArgumentParser(prog=f"tools/latephase bench {name}", description=description)
+
+
+def peer_parser(name, description):
+    """The parser of a benchmark that has peers and compares members; `check_peer_options` is its check."""
+    result = parser(name, description)
+    result.add_argument("--rounds", type=int, default=5, help="rounds in which everybody runs in turn (default 5)")
+    result.add_argument("--pairs", type=int, default=200, help="rounds of one against ten members; 0 skips them (default 200)")
+    result.add_argument("--torch-python", metavar="PATH", help="an interpreter that has PyTorch, to add it as a peer")
+    return result
+
+
+def check_peer_options(options):
+    if options.rounds < 1 or options.pairs < 0:
+        return f"--rounds must be >= 1 and --pairs >= 0. Received: --rounds {options.rounds} --pairs {options.pairs}"
+    return None

@@ -157,6 +157,7 @@ Output LatePhase::AddMembers(const std::string& name, const Tensor& initial_row,
   Weight weight;
   weight.name = name;
   weight.late_phase = true;
+  weight.reads_stack = read == MemberRead::kStack;
   weight.handle = Variable(name, stack);
   if (!scope_.ok()) return Output();
   const tensorflow::Scope named = scope_.WithOpName(name, "/value");
@@ -225,7 +226,11 @@ Operation LatePhase::Update(Weight* weight, const UpdateRule& rule, Output gradi
 // g · clip / max(‖g‖, clip), ‖g‖ over all gradients of the minibatch.
 std::vector<Output> LatePhase::Clip(const std::vector<Output>& gradients) {
   std::vector<Output> halves;
-  for (const Output& gradient : gradients) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    // Of a stack only the member's row is not zero; it alone is summed, so that the norm's rounding
+    // does not depend on K.
+    const Output gradient =
+        weights_[i].reads_stack ? tf_ops::GatherV2(scope_, gradients[i], member_, 0) : gradients[i];
     halves.push_back(tf_ops::L2Loss(scope_, gradient));  // ½ ‖g‖²
   }
   const auto norm =

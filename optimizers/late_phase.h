@@ -113,6 +113,7 @@ class LatePhase {
   struct Weight {
     std::string name;
     bool late_phase = false;
+    bool reads_stack = false;
     tensorflow::Output handle, value;  // value: what the model reads, and the gradient is of
     tensorflow::TensorShape shape;     // of the variable
     tensorflow::Output average;        // handle; SWA only

@@ -1,13 +1,48 @@
 #include "optimizers/run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 
 namespace late_phase {
 
 using tensorflow::Tensor;
+
+namespace {
+
+// A late-phase variable of another K: every row is the first one of `value`. None if the rows
+// differ in shape.
+std::optional<Tensor> FirstRowEverywhere(const Tensor& value,
+                                         const tensorflow::TensorShape& shape) {
+  tensorflow::TensorShape row = shape, saved_row = value.shape();
+  if (row.dims() > 0) row.RemoveDim(0);
+  if (saved_row.dims() > 0) saved_row.RemoveDim(0);
+  if (row != saved_row || value.dims() == 0 || value.dim_size(0) == 0) return std::nullopt;
+  Tensor stack(value.dtype(), shape);
+  const size_t bytes = value.TotalBytes() / value.dim_size(0);
+  for (int64_t k = 0; k < shape.dim_size(0); ++k) {
+    std::memcpy(static_cast<char*>(stack.data()) + k * bytes, value.data(), bytes);
+  }
+  return stack;
+}
+
+template <typename T>
+bool AllFinite(const Tensor& tensor) {
+  const auto values = tensor.flat<T>();
+  return std::all_of(values.data(), values.data() + values.size(),
+                     [](T value) { return std::isfinite(value); });
+}
+
+bool AllFinite(const Tensor& tensor) {
+  if (tensor.dtype() == tensorflow::DT_FLOAT) return AllFinite<float>(tensor);
+  if (tensor.dtype() == tensorflow::DT_DOUBLE) return AllFinite<double>(tensor);
+  return true;
+}
+
+}  // namespace
 
 Run::Run(const LatePhase& late_phase, int threads, Settings settings)
     : options_(late_phase.options()),
@@ -42,6 +77,8 @@ absl::Status Run::Create(const LatePhase& late_phase, int threads, const Setting
   // One op at a time: ops have their own threads, and the order of execution, hence of any
   // rounding, is the same in every run.
   options.config.set_inter_op_parallelism_threads(1);
+  // A graph that was put on a GPU keeps those ops on the CPU that have no kernel there.
+  options.config.set_allow_soft_placement(true);
   (*run)->session_.reset(tensorflow::NewSession(options));
   return (*run)->session_->Create(graph);
 }
@@ -58,10 +95,16 @@ absl::Status Run::Step(const Feeds& feeds, const std::vector<std::string>& fetch
     if (absl::Status status = session_->Run({}, {}, {spawn_}, nullptr); !status.ok()) return status;
   }
   std::vector<Tensor> unused;
-  if (absl::Status status =
-          session_->Run(feeds, fetches, {train_}, outputs == nullptr ? &unused : outputs);
+  tensorflow::RunOptions options;
+  tensorflow::RunMetadata metadata;
+  options.set_output_partition_graphs(placement_.empty());
+  if (absl::Status status = session_->Run(options, feeds, fetches, {train_},
+                                          outputs == nullptr ? &unused : outputs, &metadata);
       !status.ok()) {
     return status;
+  }
+  for (const auto& graph : metadata.partition_graphs()) {
+    for (const auto& node : graph.node()) placement_[node.device()].insert(node.op());
   }
   ++step_;
   const bool sample = !swa_.empty() && step_ >= options_.swa_start &&
@@ -91,7 +134,14 @@ absl::Status Run::Save(const std::string& dir) {
   std::vector<Tensor> values;
   if (absl::Status status = session_->Run({}, reads, {}, &values); !status.ok()) return status;
   CheckpointState state{step_, {}, settings_, threads_};
-  for (size_t i = 0; i < saved_.size(); ++i) state.variables[saved_[i].name] = values[i];
+  for (size_t i = 0; i < saved_.size(); ++i) {
+    if (!AllFinite(values[i])) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("`", saved_[i].name,
+                       "` must be finite to be saved. Received: inf or NaN at step ", step_));
+    }
+    state.variables[saved_[i].name] = values[i];
+  }
   return WriteCheckpoint(dir, state);
 }
 
@@ -124,41 +174,53 @@ absl::Status Run::Restore(const std::string& dir, std::string* note) {
   return absl::OkStatus();
 }
 
-absl::Status Run::StartFrom(const std::string& dir) {
+// Reads another run's checkpoint; variables of another K take the shape they have here.
+absl::Status Run::ReadOther(const std::string& dir, CheckpointState* state) {
   const std::optional<std::string> path = LatestCheckpoint(dir);
   if (!path.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
-  CheckpointState state;
-  if (absl::Status status = ReadCheckpoint(*path, &state); !status.ok()) return status;
-  if (absl::Status status = Initialize(); !status.ok()) return status;
-  std::map<std::string, Tensor> weights;
+  if (absl::Status status = ReadCheckpoint(*path, state); !status.ok()) return status;
   for (const auto& variable : saved_) {
-    if (!variable.declared) continue;
-    const auto found = state.variables.find(variable.name);
-    if (found == state.variables.end()) {
+    const auto found = state->variables.find(variable.name);
+    if (found == state->variables.end()) {
+      if (!variable.declared) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("the checkpoint ", *path, " must hold ", variable.name));
     }
-    Tensor value = found->second;
-    if (value.shape() != variable.shape) {
-      // A late-phase weight of another K: all rows start as the checkpoint's first.
-      tensorflow::TensorShape row = variable.shape, saved_row = value.shape();
-      if (row.dims() > 0) row.RemoveDim(0);
-      if (saved_row.dims() > 0) saved_row.RemoveDim(0);
-      if (row != saved_row || value.dims() == 0 || value.dim_size(0) == 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("`", variable.name, "` must be ", value.shape().DebugString(),
-                         ", as in the checkpoint. Received: shape=", variable.shape.DebugString()));
-      }
-      Tensor stack(value.dtype(), variable.shape);
-      const size_t bytes = value.TotalBytes() / value.dim_size(0);
-      for (int64_t k = 0; k < variable.shape.dim_size(0); ++k) {
-        std::memcpy(static_cast<char*>(stack.data()) + k * bytes, value.data(), bytes);
-      }
-      value = stack;
+    if (found->second.shape() == variable.shape) continue;
+    std::optional<Tensor> stack = FirstRowEverywhere(found->second, variable.shape);
+    if (!stack.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("`", variable.name, "` must be ", found->second.shape().DebugString(),
+                       ", as in the checkpoint. Received: shape=", variable.shape.DebugString()));
     }
-    weights[variable.name] = value;
+    found->second = *std::move(stack);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run::StartFrom(const std::string& dir) {
+  CheckpointState state;
+  if (absl::Status status = ReadOther(dir, &state); !status.ok()) return status;
+  if (absl::Status status = Initialize(); !status.ok()) return status;
+  std::map<std::string, Tensor> weights;
+  for (const auto& variable : saved_) {
+    if (variable.declared) weights[variable.name] = state.variables[variable.name];
   }
   return Assign(weights);
+}
+
+absl::Status Run::Fork(const std::string& dir) {
+  CheckpointState state;
+  if (absl::Status status = ReadOther(dir, &state); !status.ok()) return status;
+  if (state.step > options_.start) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a fork must begin at the latest at `start`. Received: a checkpoint of step ",
+                     state.step, ", start=", options_.start));
+  }
+  if (absl::Status status = Initialize(); !status.ok()) return status;
+  if (absl::Status status = Assign(state.variables); !status.ok()) return status;
+  step_ = state.step;
+  return absl::OkStatus();
 }
 
 }  // namespace late_phase

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +55,9 @@ class Run {
                         std::vector<tensorflow::Tensor>* outputs);
 
   int64_t step() const { return step_; }
+  const LatePhaseOptions& options() const { return options_; }
 
+  // Refused, and nothing written, if a weight is no longer finite: the last checkpoint stays good.
   absl::Status Save(const std::string& dir);
   // Restores the newest checkpoint. `note` is set if results will differ by rounding from those of
   // an uninterrupted run.
@@ -63,9 +66,20 @@ class Run {
   // Starts from the weights of another run's checkpoint (base and row 0), t = 0, slots zero.
   absl::Status StartFrom(const std::string& dir);
 
+  // Goes on where another run of the same network with one member stood, at the latest at T0: t,
+  // slots and states are kept, and its member is φ0. Until T0 both are the same model, so this
+  // equals a run of its own from the start.
+  absl::Status Fork(const std::string& dir);
+
+  // Sets variables to given values: weights from elsewhere. Others keep theirs.
+  absl::Status Assign(const std::map<std::string, tensorflow::Tensor>& variables);
+
+  // Where the ops of a minibatch run, known after the first Step: device -> op types.
+  const std::map<std::string, std::set<std::string>>& placement() const { return placement_; }
+
  private:
   Run(const LatePhase& late_phase, int threads, Settings settings);
-  absl::Status Assign(const std::map<std::string, tensorflow::Tensor>& variables);
+  absl::Status ReadOther(const std::string& dir, CheckpointState* state);
 
   LatePhaseOptions options_;
   std::string init_, train_, spawn_, swa_;
@@ -75,6 +89,7 @@ class Run {
   int64_t step_ = 0;
   Reestimate reestimate_;
   std::map<WeightSet, int64_t> reestimated_at_;
+  std::map<std::string, std::set<std::string>> placement_;
   std::unique_ptr<tensorflow::Session> session_;
 };
 

@@ -501,6 +501,66 @@ TEST_F(CheckpointTest, StartingFromATrainedModelTakesWeightsWithFoldersInTheirNa
   EXPECT_EQ(Difference(w[0], Values(kD, 5.0)), 0);
 }
 
+// Until T0 a model with one member and one with K are the same: a fork there, or before, equals a
+// run of its own, clipping, slots and SWA included.
+TEST_F(CheckpointTest, AForkEqualsARunOfItsOwn) {
+  for (const bool copy_slots : {false, true}) {
+    for (const MemberRead read : {MemberRead::kRow, MemberRead::kStack}) {
+      for (const int64_t at : {0, 3, 5}) {
+        std::filesystem::remove_all(dir_);
+        Case many = Full(), one = Full();
+        many.read = one.read = read;
+        many.options.copy_slots = copy_slots;
+        many.options.clip_norm = 0.1;
+        one.options = LatePhaseOptions();
+        one.options.swa_start = many.options.swa_start;
+        one.options.clip_norm = many.options.clip_norm;
+        Problem whole(many), trunk(one), fork(many);
+        ASSERT_EQ(whole.run->Initialize(), absl::OkStatus());
+        whole.Train(23);
+        ASSERT_EQ(trunk.run->Initialize(), absl::OkStatus());
+        trunk.Train(at);
+        ASSERT_EQ(trunk.run->Save(dir_), absl::OkStatus());
+        ASSERT_EQ(fork.run->Fork(dir_), absl::OkStatus());
+        EXPECT_EQ(fork.run->step(), at);
+        fork.Train(23);
+        const auto expected = whole.State();
+        for (const auto& [name, tensor] : fork.State()) {
+          EXPECT_EQ(tensor.tensor_data(), expected.at(name).tensor_data())
+              << name << ", forked at " << at;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AForkAfterT0IsRefused) {
+  Case one = Full();
+  one.options = LatePhaseOptions();
+  one.options.swa_start = 14;
+  Problem trunk(one), fork(Full());
+  ASSERT_EQ(trunk.run->Initialize(), absl::OkStatus());
+  trunk.Train(6);
+  ASSERT_EQ(trunk.run->Save(dir_), absl::OkStatus());
+  EXPECT_EQ(
+      fork.run->Fork(dir_).message(),
+      "a fork must begin at the latest at `start`. Received: a checkpoint of step 6, start=5");
+  EXPECT_EQ(fork.run->Fork(dir_ / "nowhere").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointTest, WeightsThatAreNotFiniteAreNotSaved) {
+  Problem p(Full());
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  p.Train(1);
+  Values broken(kD, 1.0);
+  broken[3] = std::nan("");
+  ASSERT_EQ(p.run->Assign({{"theta", MakeTensor(broken)}}), absl::OkStatus());
+  const absl::Status status = p.run->Save(dir_);
+  EXPECT_EQ(status.message(), "`theta` must be finite to be saved. Received: inf or NaN at step 1");
+  EXPECT_TRUE(absl::EndsWith(*LatestCheckpoint(dir_), "step-000000000000"));
+}
+
 TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
   int64_t last = 0;
   for (int round = 0; round < 8; ++round) {

@@ -44,8 +44,8 @@ std::string CheckTokens(const TextSplit& split, const Vocabulary& vocabulary, co
 
 std::string CheckBatch(int64_t batch, int64_t time) {
   if (batch >= 1 && time >= 1) return "";
-  return "`batch` and `time` must be integers >= 1. Received: " + Received("batch", batch) + ", " +
-         Received("time", time);
+  return "`batch` and `sequence` must be integers >= 1. Received: " + Received("batch", batch) +
+         ", " + Received("sequence", time);
 }
 
 }  // namespace
@@ -120,9 +120,10 @@ std::string TrainingStreams::Cut(const TextSplit& text, const Vocabulary& vocabu
   const int64_t length = text.characters / batch;
   if ((length - 1) / time < 1) {
     return std::string("the ") + text.name +
-           " text must give each of `batch` streams at least `time` + 1 characters. Received: " +
+           " text must give each of `batch` streams at least `sequence` + 1 characters. "
+           "Received: " +
            Received("characters", text.characters) + ", " + Received("batch", batch) + ", " +
-           Received("time", time);
+           Received("sequence", time);
   }
   text_ = text;
   vocabulary_ = vocabulary;

@@ -1,18 +1,22 @@
 """The documentation's programs are the files they claim to be and print what they claim to print; its tables are the recorded runs'."""
 
+import glob
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
+from tools import bench_enwik8
 from tools import bench_lstm
 from tools import bench_optimizer
 from tools import docs_blocks
+from tools import enwik8_table
 
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/nqp.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/enwik8.md", "docs/nqp.md"]
 LIBRARY = os.environ["LATE_PHASE_OPS"]
 COMMANDS = {
     "docs/examples/rank1_lstm.py": [sys.executable, "docs/examples/rank1_lstm.py"],
@@ -22,12 +26,42 @@ COMMANDS = {
 }
 # Training amplifies what processors round differently.
 TOLERANCE = {"docs/examples/rank1_lstm.py": 0.3, "docs/examples/train": 0.1}
-RECORDED = {"docs/results/bench_lstm.json": bench_lstm, "docs/results/bench_optimizer.json": bench_optimizer}
 
 
 def read(path):
     with open(path) as file:
         return file.read()
+
+
+def recorded(name, render):
+    return lambda: render(json.loads(read(f"docs/results/{name}")))
+
+
+def enwik8_times():
+    """Of short trainings with the large presets."""
+    runs = []
+    for name in ("laptop", "paper"):
+        folder = f"docs/results/enwik8-{name}-200-steps"
+        runs.append((name, tomllib.loads(read(f"{folder}/config.toml")), json.loads(read(f"{folder}/results.json"))))
+    return enwik8_table.render_times(runs)
+
+
+def enwik8_first_seed():
+    """What the README's command prints: the first of the recorded seeds."""
+    runs = enwik8_table.runs_of(json.loads(read("docs/results/enwik8-quick/results.json")))
+    return enwik8_table.render({"runs": [run for run in runs if run["seed"] == 0]})
+
+
+# What a page says is the output of -> the lines that the recorded run gives.
+RECORDED = {
+    "docs/results/bench_enwik8.json": recorded("bench_enwik8.json", bench_enwik8.render),
+    "docs/results/bench_lstm.json": recorded("bench_lstm.json", bench_lstm.render),
+    "docs/results/bench_optimizer.json": recorded("bench_optimizer.json", bench_optimizer.render),
+    "docs/results/enwik8-quick/results.json": recorded("enwik8-quick/results.json", enwik8_table.render),
+    "docs/results/enwik8-quick/seed-0": enwik8_first_seed,
+    "docs/results/enwik8-small/results.json": recorded("enwik8-small/results.json", enwik8_table.render),
+    "docs/results/enwik8-*-200-steps": enwik8_times,
+}
 
 
 MARKED = [(page, *block) for page in PAGES for block in docs_blocks.blocks(read(page))]
@@ -61,9 +95,25 @@ def test_both_kinds_of_blocks_were_found():
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED))
-def test_benchmark_report_is_the_recorded_run(path):
+def test_report_on_page_is_the_recorded_run(path):
     documented = [c for _, kind, marked, c in MARKED if kind == "output of" and marked == path]
-    assert documented == ["\n".join(RECORDED[path].render(json.loads(read(path)))) + "\n"]
+    assert documented == ["\n".join(RECORDED[path]()) + "\n"]
+
+
+@pytest.mark.parametrize("folder", sorted(glob.glob("docs/results/enwik8-*")))
+def test_recorded_trainings_are_whole(folder):
+    """Each run has its config, its results and its metrics, and they agree."""
+    runs = enwik8_table.runs_of(json.loads(read(f"{folder}/results.json")))
+    parts = [path for path in glob.glob(f"{folder}/**/metrics.jsonl", recursive=True)]
+    assert len(parts) == len(runs)
+    for path in parts:
+        run = os.path.dirname(path)
+        config, result = tomllib.loads(read(f"{run}/config.toml")), json.loads(read(f"{run}/results.json"))
+        assert result in runs and (config["model"], config["seed"]) == (result["model"], result["seed"])
+        lines = [json.loads(line) for line in read(path).splitlines()]
+        assert lines[-1]["step"] == result["steps"]
+        final = [line for line in lines if (line.get("split"), line.get("weights")) == ("test", "collapsed")]
+        assert final[-1]["bpc"] == result["test"]["collapsed"]["bpc"]
 
 
 def test_readme_table_is_the_recorded_run():

@@ -58,7 +58,7 @@ def assert_png(path, width=960, height=630):
 
 
 @pytest.mark.parametrize("program", ["enwik8", "cifar"])
-def test_single_run_is_drawn_as_it_was_written(tmp_path, capsys, program):
+def test_single_run_is_drawn_as_it_was_written(tmp_path, program):
     written = make_run(tmp_path / "run", "late-phase", program=program)
     run = plot.load_run(str(tmp_path / "run"))
     assert pairs(run.training) == written["training"]
@@ -72,7 +72,6 @@ def test_single_run_is_drawn_as_it_was_written(tmp_path, capsys, program):
     plot.main(str(tmp_path / "run"))
     assert sorted(os.listdir(tmp_path / "run")) == ["config.toml", "curves.png", "metrics.jsonl"]
     assert_png(tmp_path / "run" / "curves.png")
-    assert capsys.readouterr().out == f"{tmp_path}/run/curves.png\n"
 
 
 @pytest.mark.parametrize("model, t0, swa_start, starts", [

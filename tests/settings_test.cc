@@ -22,7 +22,7 @@ struct Values {
   std::string rule = "adam", data = "here";
   std::vector<int64_t> members = {1};
 
-  Settings All() {
+  SettingList All() {
     return {Integer("seeds", "runs", 1, 100, &seeds),
             Real(
                 "base_lr", "learning rate", "a number > 0", [](double x) { return x > 0; }, &lr),
@@ -63,7 +63,7 @@ class SettingsTest : public testing::Test {
 
   const std::string folder_;
   Values values_;
-  const Settings settings_ = values_.All();
+  const SettingList settings_ = values_.All();
 };
 
 TEST_F(SettingsTest, RefusedTextsNameTheRuleAndLeaveTheValue) {
@@ -193,11 +193,17 @@ TEST_F(SettingsTest, FlagsOverridePresets) {
   EXPECT_EQ(values_.data, "");
 }
 
+TEST_F(SettingsTest, TheLastOfAFlagCounts) {
+  CLI::App app("", "tools/latephase train");
+  AddFlags(settings_, &app);
+  Parse({"--seeds", "1", "--seeds", "2"}, &app);
+  ApplyFlags(settings_, app);
+  EXPECT_EQ(values_.seeds, 2);
+}
+
 TEST_F(SettingsTest, BadFlagsAreRefused) {
   const std::vector<std::pair<std::vector<const char*>, std::string>> cases = {
-      {{"--fly", "1"}, "--fly"},
-      {{"--seeds"}, "--seeds"},
-      {{"--seeds", "1", "--seeds", "2"}, "seeds"}};
+      {{"--fly", "1"}, "--fly"}, {{"--seeds"}, "--seeds"}};
   for (const auto& [arguments, part] : cases) {
     CLI::App app("", "tools/latephase train");
     AddFlags(settings_, &app);

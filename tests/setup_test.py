@@ -1,7 +1,9 @@
 """tools/setup and tools/latephase when something is wrong: the message names the step and the remedy. Nothing is installed here."""
 
 import os
+import signal
 import subprocess
+import textwrap
 
 import pytest
 
@@ -73,3 +75,43 @@ def test_unknown_commands_list_what_exists(tmp_path, arguments, complaint):
 def test_help_needs_no_set_up(tmp_path, tool):
     run = bash(f"tools/{tool} --help", tmp_path)
     assert run.returncode == 0 and "Usage: tools/" + tool in run.stdout and not list(tmp_path.iterdir())
+
+
+# The functions of tools/latephase, with a stand-in for the program; what they set up is left out.
+PROGRAM = r"""
+    set -euo pipefail
+    source <(sed '/^# shellcheck source/,$d' tools/latephase)
+    project=. bin=%s
+    run_program train enwik8 --some "flag with spaces"
+"""
+
+
+def stand_in(folder, script):
+    (folder / "tools").mkdir()
+    path = folder / "tools" / "train"
+    path.write_text("#!/usr/bin/env python3\nimport os, signal, sys, time\n" + textwrap.dedent(script))
+    path.chmod(0o755)
+    return PROGRAM % folder
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_program_and_its_status_comes_back(tmp_path, number):
+    script = stand_in(tmp_path, """
+        def end(*_):
+            os.write(9, b"saved\\n")
+            os._exit(3)
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
+        print("noise of libraries", file=sys.stderr)
+        print("ready", *sys.argv[1:], flush=True)
+        time.sleep(60)""")
+    process = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready train enwik8 --some flag with spaces\n"
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 3 and stderr == "saved\n"
+
+
+def test_a_program_that_cannot_start_says_why(tmp_path):
+    run = bash(stand_in(tmp_path, "print('cannot load a library', file=sys.stderr); sys.exit(127)"), tmp_path)
+    assert run.returncode == 127 and "cannot load a library" in run.stderr

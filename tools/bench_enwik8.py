@@ -41,6 +41,8 @@ CHECKED = 8  # steps whose losses are compared
 # Float sums in another order differ by 1e-7 of the loss; a model without rank-1 factors differs by 1e-3 at the last step.
 TOLERANCE = 1e-4
 OURS = "late_phase, rank-1"
+TARGETS = {"keras-rank1": 2.0, "torch": 1.6}  # times as fast as the peer
+MEMORY_TARGET = 1e9  # bytes above TensorFlow's own
 
 
 def make_arrays():
@@ -122,15 +124,16 @@ def render(results):
         lines.append(f"{text:38}{best[name] * 1e3:8.0f}{TIME * BATCH / best[name]:14,.0f}")
     lines.append("")
     for name in peers:
-        lines.append(bench_report.ratio_line(f"speed against {bench_report.PEERS[name]}", best[name] / best["ours"]))
+        lines.append(bench_report.ratio_line(f"speed against {bench_report.PEERS[name]}", best[name] / best["ours"], TARGETS.get(name)))
     if "members" in results:
-        lines += ["", *bench_report.members_lines(results["members"]["rounds"])]
+        lines += ["", *bench_report.members_lines(results["members"]["rounds"], target=1.03)]
     lines.append("")
     for members in (1, 10):
         memory = results[f"memory_{members}"]
+        more = memory["bytes"] - memory["start_bytes"]
         lines.append(
-            f"resident after ten steps, K = {members}: {memory['bytes'] / 1e6:,.0f} MB, "
-            f"{(memory['bytes'] - memory['start_bytes']) / 1e6:,.0f} MB more than TensorFlow's start")
+            f"resident after ten steps, K = {members}: {memory['bytes'] / 1e6:,.0f} MB, {more / 1e6:,.0f} MB more than TensorFlow's start   "
+            f"target < {MEMORY_TARGET / 1e6:,.0f}: {'met' if more < MEMORY_TARGET else 'MISSED'}")
     return lines
 
 

@@ -32,7 +32,7 @@ struct Run {
   int64_t threads = std::max(1u, std::thread::hardware_concurrency());
 };
 
-Settings NqpSettings(NqpOptions* o) {
+SettingList NqpSettings(NqpOptions* o) {
   constexpr int64_t kMany = 1000000000000;  // updates: a century
   auto positive = [](double x) { return x > 0; };
   auto rate = [](double x) {
@@ -63,11 +63,11 @@ Settings NqpSettings(NqpOptions* o) {
 }
 
 // Exits for --help.
-Run ParseRun(int argc, char** argv, Settings* settings, NqpOptions* options) {
+Run ParseRun(int argc, char** argv, SettingList* settings, NqpOptions* options) {
   Run run;
   *settings = NqpSettings(options);
   // Not part of config.toml: results do not depend on it.
-  const Settings threads = {
+  const SettingList threads = {
       Integer("threads", "runs at a time, by default one per core", 1, 1024, &run.threads)};
   CLI::App app(
       "The noisy quadratic problem: late-phase weights against K independent models and closed "
@@ -251,7 +251,7 @@ void PrintTable(const Json& all) {
 
 int Main(int argc, char** argv) {
   NqpOptions options;
-  Settings settings;
+  SettingList settings;
   const Run run = ParseRun(argc, argv, &settings, &options);
   MakeOutFolder(run.out);
   Progress progress;

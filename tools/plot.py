@@ -254,7 +254,6 @@ def main(folder):
             save(draw_run(run), os.path.join(run.folder, "curves.png"))
     if not single:
         save(draw_comparison(runs, folder), os.path.join(folder, "curves.png"))
-    print(os.path.join(folder, "curves.png"))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,10 @@
 namespace late_phase {
 
 void ParseCommandLine(int argc, char** argv, CLI::App* app) {
+  // A flag that is given twice counts as it was given last, so that one can be added to a command.
+  for (CLI::Option* option : app->get_options()) {
+    if (option->get_expected_max() == 1) option->take_last();
+  }
   try {
     app->parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -84,7 +84,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 }
 
 // "; did you mean ...?" if a setting is less than three letters away and most of the name is alike.
-std::string Suggestion(const std::string& name, const Settings& settings) {
+std::string Suggestion(const std::string& name, const SettingList& settings) {
   size_t least = 3;
   std::string text;
   for (const Setting& setting : settings) {
@@ -216,7 +216,8 @@ void Assign(const Setting& setting, const std::string& text, const std::string& 
                    ". Received: " + setting.name + "=" + text + from);
 }
 
-void ReadSettings(const std::string& path, const std::string& program, const Settings& settings) {
+void ReadSettings(const std::string& path, const std::string& program,
+                  const SettingList& settings) {
   toml::table table;
   try {
     table = toml::parse(ReadFile(path));
@@ -261,7 +262,7 @@ std::string PresetRule(const std::string& program) {
   return names.empty() ? "a .toml file" : Join(names) + ", or a .toml file";
 }
 
-void ReadPreset(const std::string& program, const std::string& name, const Settings& settings) {
+void ReadPreset(const std::string& program, const std::string& name, const SettingList& settings) {
   const bool is_path = EndsWith(name, ".toml");
   const std::string path = is_path ? name : PresetFolder() + "/" + program + "-" + name + ".toml";
   if (!std::filesystem::exists(path)) {
@@ -270,7 +271,7 @@ void ReadPreset(const std::string& program, const std::string& name, const Setti
   ReadSettings(path, program, settings);
 }
 
-void AddFlags(const Settings& settings, CLI::App* app) {
+void AddFlags(const SettingList& settings, CLI::App* app) {
   for (const Setting& setting : settings) {
     app->add_option(FlagOf(setting.name))
         ->description(setting.help + "; " + setting.rule)
@@ -278,14 +279,14 @@ void AddFlags(const Settings& settings, CLI::App* app) {
   }
 }
 
-void ApplyFlags(const Settings& settings, const CLI::App& app) {
+void ApplyFlags(const SettingList& settings, const CLI::App& app) {
   for (const Setting& setting : settings) {
     const CLI::Option* option = app.get_option(FlagOf(setting.name));
     if (option->count() > 0) Assign(setting, option->results().back());
   }
 }
 
-std::string ConfigText(const Settings& settings) {
+std::string ConfigText(const SettingList& settings) {
   std::string text;
   for (const Setting& setting : settings) text += setting.name + " = " + setting.get() + "\n";
   return text;

@@ -3,9 +3,8 @@
 // follow.
 //
 //   Options options;
-//   const Settings settings = {Integer("batch", "sequences at a time", 1, 4096, &options.batch)};
-//   AddFlags(settings, &app);
-//   ParseCommandLine(argc, argv, &app);
+//   const SettingList settings = {Integer("batch", "sequences at a time", 1, 4096,
+//   &options.batch)}; AddFlags(settings, &app); ParseCommandLine(argc, argv, &app);
 //   ReadPreset("train", "quick", settings);  // then the flags, which win
 //   ApplyFlags(settings, app);
 #ifndef LATE_PHASE_TOOLS_SETTINGS_H_
@@ -26,7 +25,7 @@ struct Setting {
   std::function<bool(const std::string&)> set;  // false: breaks the rule, and nothing was set
   std::function<std::string()> get;             // as TOML
 };
-using Settings = std::vector<Setting>;
+using SettingList = std::vector<Setting>;
 
 // Settings of each kind; the value must outlive them.
 Setting Integer(std::string name, std::string help, int64_t least, int64_t most, int64_t* value);
@@ -49,7 +48,7 @@ void Assign(const Setting& setting, const std::string& text, const std::string& 
 
 // Sets what the TOML file holds. Throws UsageError for what is no setting of the program, naming
 // the one that may be meant.
-void ReadSettings(const std::string& path, const std::string& program, const Settings& settings);
+void ReadSettings(const std::string& path, const std::string& program, const SettingList& settings);
 
 // The presets of a program: NAME of each PROGRAM-NAME.toml in the folder LATE_PHASE_PRESETS, by
 // default models/presets; "quick" first.
@@ -59,14 +58,14 @@ std::vector<std::string> PresetNames(const std::string& program);
 std::string PresetRule(const std::string& program);
 
 // ReadSettings of a preset by its name, or of a path that ends in .toml.
-void ReadPreset(const std::string& program, const std::string& name, const Settings& settings);
+void ReadPreset(const std::string& program, const std::string& name, const SettingList& settings);
 
 // A flag per setting, with dashes for underscores; ApplyFlags assigns those that were given.
-void AddFlags(const Settings& settings, CLI::App* app);
-void ApplyFlags(const Settings& settings, const CLI::App& app);
+void AddFlags(const SettingList& settings, CLI::App* app);
+void ApplyFlags(const SettingList& settings, const CLI::App& app);
 
 // One line of TOML per setting; ReadSettings reads it.
-std::string ConfigText(const Settings& settings);
+std::string ConfigText(const SettingList& settings);
 
 }  // namespace late_phase
 

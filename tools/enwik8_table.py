@@ -1,0 +1,99 @@
+"""The table of an enwik8 run, or of a folder of runs, beside the paper's: python tools/enwik8_table.py RUN"""
+
+import json
+import pathlib
+import statistics
+import sys
+
+# Bits per character: train, test, test with SWA.
+PAPER = {
+    "base": (1.570, 1.695, 1.626),
+    "rank1": (1.524, 1.663, 1.616),
+    "late-phase": (1.522, 1.633, 1.615),
+}
+NAMES = {"base": "Base", "rank1": "Base + Rank1", "late-phase": "Late-phase Rank1"}
+
+
+def runs_of(results):
+    """The results of the runs in a results.json: of one run, or of several."""
+    return results.get("runs", [results])
+
+
+def bpc(result, split, weights=None):
+    """A figure of one run, or None if it has none such."""
+    figures = result[split] if weights is None else result[split].get(weights)
+    return None if figures is None else figures["bpc"]
+
+
+def number(values):
+    """Mean, and standard deviation if there are several: "1.234 ± 0.005"."""
+    values = [value for value in values if value is not None]
+    if not values:
+        return "–"
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+
+
+def render(results):
+    """The table as lines of Markdown."""
+    runs = runs_of(results)
+    lines = [
+        "| bits per character | train | test | test with SWA | paper: train | test | with SWA |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model, name in NAMES.items():
+        mine = [run for run in runs if run["model"] == model]
+        if not mine:
+            continue
+        ours = (
+            number([bpc(run, "train") for run in mine]),
+            number([bpc(run, "test", "collapsed") for run in mine]),
+            number([bpc(run, "test", "swa") for run in mine]),
+        )
+        paper = tuple(f"{value:.3f}" for value in PAPER[model])
+        lines.append("| " + " | ".join((name, *ours, *paper)) + " |")
+    for run in runs:
+        if "members" not in run["test"]:
+            continue
+        members = " ".join(f"{member['bpc']:.3f}" for member in run["test"]["members"])
+        seed = f", seed {run['seed']}" if len({other["seed"] for other in runs}) > 1 else ""
+        lines += [
+            "",
+            f"Late-phase members{seed}, test: {members}; "
+            f"their predictions averaged: {bpc(run, 'test', 'ensemble'):.3f}",
+        ]
+    return lines
+
+
+def duration(seconds):
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def render_times(runs):
+    """How long a whole training takes, from (name, config, results) of short ones: the step's time, and what it comes to."""
+    lines = ["| preset | ms/step | steps of a model | a model | all three |", "|---|---|---|---|---|"]
+    for name, config, result in runs:
+        step = result["seconds"] / result["steps"]
+        chunks = (config["train_characters"] or 90_000_000) // config["batch"] - 1
+        steps = round(config["epochs"] * (chunks // config["sequence"]))
+        # The late-phase model is forked at T0.
+        share = 2 + 1 - config["t0"] / config["epochs"]
+        lines.append(
+            f"| {name} | {step * 1e3:.0f} | {steps:,} | {duration(step * steps)} | {duration(share * step * steps)} |")
+    return lines
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: python tools/enwik8_table.py RUN")
+    path = pathlib.Path(sys.argv[1]) / "results.json"
+    try:
+        results = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        sys.exit(f"tools/enwik8_table.py: {path} must be the results of a run. Received: {error}")
+    print("\n".join(render(results)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+// The program behind `tools/latephase train | eval | sample`: one binary, because linking
+// TensorFlow is what costs.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tools/commands.h"
+
+int main(int argc, char** argv) {
+  // TensorFlow's libraries print notes while they are being loaded, before any code of ours could
+  // stop them. tools/latephase lets those go elsewhere and says here where the terminal is.
+  if (const char* terminal = std::getenv("LATE_PHASE_STDERR"))
+    dup2(std::atoi(terminal), STDERR_FILENO);
+  const std::string command = argc > 1 ? argv[1] : "";
+  const std::string program = argc > 2 ? argv[2] : "";
+  if (command == "train" && program == "enwik8") {
+    return late_phase::TrainEnwik8(argc - 2, argv + 2);
+  }
+  if (command == "eval") return late_phase::Evaluate(argc - 1, argv + 1);
+  if (command == "sample") return late_phase::Sample(argc - 1, argv + 1);
+  std::fprintf(stderr,
+               "tools/latephase: the command must be train enwik8, eval or sample. Received: %s\n",
+               command.c_str());
+  return 2;
+}

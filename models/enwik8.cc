@@ -227,11 +227,13 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
   UpdateRule adam = UpdateRule::Adam(options_.learning_rate, options_.epsilon);
   adam.beta1 = options_.beta1;
   adam.beta2 = options_.beta2;
+  UpdateRule members = adam;
+  if (options_.member_learning_rate > 0) members.lr = options_.member_learning_rate;
   auto keep = [&](Output state, Output value) {
     return tf_ops::AssignVariableOp(scope_, state, value).operation;
   };
   if (absl::Status status = weights_->Minimize(
-          loss, adam, adam,
+          loss, adam, members,
           {epoch.update, keep(state_h, network.final_h), keep(state_c, network.final_c)});
       !status.ok()) {
     return status;

@@ -29,6 +29,7 @@ struct Enwik8Options {
   double epochs = 50;
   int64_t steps = 0;  // in all, instead of epochs; 0: epochs
   double learning_rate = 1e-3;
+  double member_learning_rate = 0;  // of u and v; 0: learning_rate
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double clip_norm = 1;
   int64_t members = 10;

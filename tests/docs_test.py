@@ -46,6 +46,16 @@ def enwik8_times():
     return enwik8_table.render_times(runs)
 
 
+def enwik8_trials():
+    """The same small network at other learning rates."""
+    trials = []
+    for folder in sorted(glob.glob("docs/results/enwik8-64-units-*")):
+        config = tomllib.loads(read(f"{folder}/config.toml"))
+        factors = config.get("member_learning_rate") or config["learning_rate"]
+        trials.append((f"learning rate {config['learning_rate']:g}, of u and v {factors:g}", json.loads(read(f"{folder}/results.json"))))
+    return enwik8_table.render_trials(trials)
+
+
 def enwik8_first_seed():
     """What the README's command prints: the first of the recorded seeds."""
     runs = enwik8_table.runs_of(json.loads(read("docs/results/enwik8-quick/results.json")))
@@ -61,6 +71,7 @@ RECORDED = {
     "docs/results/enwik8-quick/seed-0": enwik8_first_seed,
     "docs/results/enwik8-small/results.json": recorded("enwik8-small/results.json", enwik8_table.render),
     "docs/results/enwik8-*-200-steps": enwik8_times,
+    "docs/results/enwik8-64-units-*": enwik8_trials,
 }
 
 
@@ -135,3 +146,10 @@ def test_links_between_pages_lead_somewhere():
 def test_load_example_without_the_library_says_what_is_missing():
     run = subprocess.run(["docs/examples/load", "/nowhere.so"], capture_output=True, text=True)
     assert run.returncode == 1 and "/nowhere.so" in run.stderr
+
+
+def test_readme_quotes_the_recorded_run():
+    runs = enwik8_table.runs_of(json.loads(read("docs/results/enwik8-small/results.json")))
+    base, rank1, late_phase = (f"{run['test']['collapsed']['bpc']:.3f}" for run in runs)
+    words = " ".join(read("README.md").split())
+    assert f"test BPC is {base} for the base, {rank1} with rank-1 factors and {late_phase} with late-phase ones" in words

@@ -11,7 +11,7 @@ from tests import enwik8_runs
 
 BATCH, TIME, UNITS, EMBEDDING, EPOCH = 4, 6, 7, 5, 8
 MEMBERS, T0, SWA_FROM, STEPS = 3, 5, 14, 20
-RATE, BETA1, BETA2, EPSILON, CLIP = 0.01, 0.9, 0.999, 1e-8, 0.05
+RATE, MEMBER_RATE, BETA1, BETA2, EPSILON, CLIP = 0.01, 0.02, 0.9, 0.999, 1e-8, 0.05
 BASE = ["embedding", "kernel", "recurrent_kernel", "bias", "softmax_kernel", "softmax_bias"]
 FACTORS = ["u", "v"]
 
@@ -20,7 +20,7 @@ def flags(gamma, dtype):
     epochs = lambda steps: steps / EPOCH
     return (f"--model late-phase --units {UNITS} --embedding {EMBEDDING} --batch {BATCH} --sequence {TIME} --train-characters 0 "
             f"--validation-characters 0 --test-characters 0 --members {MEMBERS} --t0 {epochs(T0)} --swa-start {epochs(SWA_FROM - 1)} "
-            f"--swa-every {epochs(1)} --sigma 0.35 --gamma {gamma} --learning-rate {RATE} --clip-norm {CLIP} --seed 3 "
+            f"--swa-every {epochs(1)} --sigma 0.35 --gamma {gamma} --learning-rate {RATE} --member-learning-rate {MEMBER_RATE} --clip-norm {CLIP} --seed 3 "
             f"--dtype {dtype}").split()
 
 
@@ -64,7 +64,7 @@ class Reference:
         v = BETA2 * v + (1 - BETA2) * gradient**2
         n += 1
         self.slots[key] = (m, v, n)
-        rate = RATE * math.sqrt(1 - BETA2**n) / (1 - BETA1**n)
+        rate = (MEMBER_RATE if key[0] in FACTORS else RATE) * math.sqrt(1 - BETA2**n) / (1 - BETA1**n)
         return weight - rate * m / (tf.sqrt(v) + EPSILON)
 
     def spawn(self):

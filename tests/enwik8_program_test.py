@@ -192,6 +192,8 @@ def test_another_run_is_never_overwritten(text, trained):
     before = enwik8_runs.read_results(trained)
     result = enwik8_runs.run("train", "enwik8", "--data", text, "--out", trained, *SMALL)
     assert result.returncode == 2 and "`out` must be new or empty" in result.stderr
+    result = enwik8_runs.run("train", "enwik8", "--data", text, "--out", os.path.join(trained, "base"), "--resume", "--steps", 7)
+    assert result.returncode == 2 and "`steps` must be at least 30, the minibatches done already. Received: steps=7" in result.stderr
     # Nor continued as something else.
     result = enwik8_runs.run(
         "train", "enwik8", "--data", text, "--out", os.path.join(trained, "base"), "--resume", "--steps", 40, "--learning-rate", 0.5)

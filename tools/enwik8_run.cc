@@ -43,6 +43,8 @@ SettingList Enwik8Settings(Enwik8Config* config) {
       Real("epochs", "passes over the training text", "a number > 0", positive, &o->epochs),
       Integer("steps", "minibatches in all, instead of epochs; 0: epochs", 0, kMany, &o->steps),
       Real("learning_rate", "of Adam", "a number > 0", positive, &o->learning_rate),
+      Real("member_learning_rate", "of the rank-1 factors; 0: as learning_rate", "a number >= 0",
+           not_negative, &o->member_learning_rate),
       Real("beta1", "of Adam", "a number in [0, 1)", below_one, &o->beta1),
       Real("beta2", "of Adam", "a number in [0, 1)", below_one, &o->beta2),
       Real("epsilon", "of Adam", "a number > 0", positive, &o->epsilon),

@@ -66,6 +66,18 @@ def render(results):
     return lines
 
 
+def render_trials(trials):
+    """Test BPC, and with SWA, of (name, results) of small trials, one row each."""
+    lines = ["| test / with SWA | " + " | ".join(NAMES.values()) + " |", "|---" * (len(NAMES) + 1) + "|"]
+    for name, results in trials:
+        cells = []
+        for model in NAMES:
+            mine = [run for run in runs_of(results) if run["model"] == model]
+            cells.append(" / ".join(number([bpc(run, "test", weights) for run in mine]) for weights in ("collapsed", "swa")))
+        lines.append("| " + " | ".join((name, *cells)) + " |")
+    return lines
+
+
 def duration(seconds):
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 

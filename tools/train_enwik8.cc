@@ -1,10 +1,11 @@
 // tools/latephase train enwik8: trains base, rank1 and late-phase models, each in a run folder, and
 // writes their figures to results.json. The table and the curves are drawn from there by
 // tools/enwik8_table.py and tools/plot.py.
+#include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 #include "tools/commands.h"
 #include "tools/enwik8_run.h"
@@ -115,6 +115,13 @@ std::vector<PlannedRun> PlanRuns(const Command& command) {
   return runs;
 }
 
+void WriteConfig(const std::string& folder, Enwik8Config config) {
+  WriteFile(folder + "/config.toml",
+            absl::StrCat("# Every value used; `", kCommand,
+                         " --preset FILE --out DIR` does the same again.\n",
+                         ConfigText(Enwik8Settings(&config))));
+}
+
 Json ToJson(const Figures& figures) {
   Json json = Json::object();
   for (const auto& [name, value] : figures) json[name] = value;
@@ -155,32 +162,20 @@ std::string PlacementText(const Run& run) {
   return absl::StrJoin(parts, "; ");
 }
 
-// Trains one model, or goes on with it, and returns its results; null if it was stopped.
-Json TrainOne(const PlannedRun& planned, const Command& command, const ByteText& text) {
-  const std::string results_path = planned.folder + "/results.json";
-  if (command.resume && fs::exists(results_path)) {
-    // Finished already, unless it is to go on for longer now.
-    const Json results = Json::parse(ReadFile(results_path), nullptr, false);
-    std::unique_ptr<Enwik8> task;
-    Require(Enwik8::Create(planned.config.options, &text, &task));
-    if (results.is_object() && results.value("steps", 0) == task->plan().steps) return results;
-  }
-  const Enwik8Config& config = planned.config;
-  std::unique_ptr<Enwik8> task;
-  Require(Enwik8::Create(config.options, &text, &task));
-  std::unique_ptr<Run> run;
-  Require(task->MakeRun(static_cast<int>(command.flags.threads), &run));
-  const std::string name =
-      config.options.model +
-      (command.config.seeds > 1 ? absl::StrCat(", seed ", config.options.seed) : "");
-
+// Brings a run to where it is to go on: its own checkpoint, the state it forks from, or its start.
+void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Run* run) {
   const std::string checkpoints = planned.folder + "/checkpoint",
                     fork = planned.fork_from + "/fork";
   if (LatestCheckpoint(checkpoints).has_value()) {
     std::string note;
     Require(run->Restore(checkpoints, &note));
+    if (run->step() > steps) {
+      throw UsageError(absl::StrCat("`steps` must be at least ", run->step(),
+                                    ", the minibatches done already. Received: steps=", steps));
+    }
+    if (!note.empty()) note = " (" + note + ")";
     std::fprintf(stderr, "%s: goes on at step %ld%s\n", name.c_str(), long{run->step()},
-                 note.empty() ? "" : (" (" + note + ")").c_str());
+                 note.c_str());
   } else if (!planned.fork_from.empty() && LatestCheckpoint(fork).has_value()) {
     Require(run->Fork(fork));
     Require(RunFolder::CopyMetrics(planned.fork_from, planned.folder, run->step()));
@@ -189,23 +184,21 @@ Json TrainOne(const PlannedRun& planned, const Command& command, const ByteText&
   } else {
     Require(run->Initialize());
   }
-  std::unique_ptr<RunFolder> folder;
-  Require(RunFolder::Open(planned.folder, run->step(), &folder));
-  Enwik8Config written = config;
-  WriteFile(planned.folder + "/config.toml", absl::StrCat("# Every value of this run; `", kCommand,
-                                                          " --preset FILE --out DIR` repeats it.\n",
-                                                          ConfigText(Enwik8Settings(&written))));
+}
 
+// Trains to the end, with a progress line.
+TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Enwik8* task, Run* run,
+                       RunFolder* folder) {
+  const Enwik8Config& config = planned.config;
   const Enwik8Plan& plan = task->plan();
-  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %ld characters\n", name.c_str(),
-               long{task->parameters()}, long{plan.steps}, long{task->items_per_step()});
   TrainOptions options;
   options.steps = plan.steps;
   options.log_every = config.log_every;
   options.checkpoint_every = config.checkpoint_every;
   options.evaluate_every =
-      std::llround(std::max(config.evaluate_every * plan.steps_per_epoch,
-                            config.evaluate_every > 0 ? 1.0 : static_cast<double>(plan.steps)));
+      config.evaluate_every > 0
+          ? std::max<int64_t>(1, std::llround(config.evaluate_every * plan.steps_per_epoch))
+          : plan.steps;
   if (planned.keep_fork) options.fork_at = std::llround(config.options.t0 * plan.steps_per_epoch);
   options.advice =
       absl::StrCat("Start again with a lower --learning-rate (now ", config.options.learning_rate,
@@ -227,13 +220,13 @@ Json TrainOne(const PlannedRun& planned, const Command& command, const ByteText&
         static_cast<double>(progress.step) / progress.steps);
   };
   TrainEnd end;
-  Require(Train(task.get(), run.get(), folder.get(), options, &end));
-  line.End();
-  if (end.stopped) {
-    std::fprintf(stderr, "%s: stopped at step %ld; the state is saved\n", name.c_str(),
-                 long{run->step()});
-    return Json();
-  }
+  Require(Train(task, run, folder, options, &end));
+  return end;
+}
+
+// Evaluates a trained model, logs its figures and returns them as results.json holds them.
+Json FinalResults(const Enwik8Config& config, const Enwik8Flags& flags, const TrainEnd& end,
+                  Enwik8* task, Run* run, RunFolder* folder) {
   std::vector<tensorflow::Tensor> mean;
   Require(run->Fetch({}, {task->epoch_loss()}, &mean));
   Json results = {
@@ -241,16 +234,16 @@ Json TrainOne(const PlannedRun& planned, const Command& command, const ByteText&
       {"model", config.options.model},
       {"seed", config.options.seed},
       {"steps", run->step()},
-      {"epochs", static_cast<double>(run->step()) / plan.steps_per_epoch},
+      {"epochs", static_cast<double>(run->step()) / task->steps_per_epoch()},
       {"parameters", task->parameters()},
       {"train", ToJson(task->OfLoss(mean[0].scalar<double>()()))},
-      {"validation", Evaluate(task.get(), run.get(), Split::kValidation)},
-      {"test", Evaluate(task.get(), run.get(), Split::kTest)},
+      {"validation", Evaluate(task, run, Split::kValidation)},
+      {"test", Evaluate(task, run, Split::kTest)},
       {"seconds", end.seconds},
       {"items_per_second", run->step() * task->items_per_step() / end.seconds},
       {"input_wait", end.input_wait},
-      {"threads", command.flags.threads},
-      {"device", command.flags.device},
+      {"threads", flags.threads},
+      {"device", flags.device},
   };
   for (const char* split : {"validation", "test"}) {
     for (const auto& [weights, figures] : results[split].items()) {
@@ -259,13 +252,47 @@ Json TrainOne(const PlannedRun& planned, const Command& command, const ByteText&
                                     figures.get<Figures>()));
     }
   }
+  return results;
+}
+
+// Trains one model, or goes on with it, and returns its results; null if it was stopped.
+Json TrainOne(const PlannedRun& planned, const Command& command, const ByteText& text) {
+  const Enwik8Config& config = planned.config;
+  const std::string results_path = planned.folder + "/results.json";
+  std::unique_ptr<Enwik8> task;
+  Require(Enwik8::Create(config.options, &text, &task));
+  if (command.resume && fs::exists(results_path)) {
+    // Finished already, unless it is to go on for longer now.
+    const Json results = Json::parse(ReadFile(results_path), nullptr, /*allow_exceptions=*/false);
+    if (results.is_object() && results.value("steps", 0) == task->plan().steps) return results;
+  }
+  const std::string name =
+      config.options.model +
+      (command.config.seeds > 1 ? absl::StrCat(", seed ", config.options.seed) : "");
+  std::unique_ptr<Run> run;
+  Require(task->MakeRun(static_cast<int>(command.flags.threads), &run));
+  Begin(planned, name, task->plan().steps, run.get());
+  std::unique_ptr<RunFolder> folder;
+  Require(RunFolder::Open(planned.folder, run->step(), &folder));
+  WriteConfig(planned.folder, config);
+
+  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %ld characters\n", name.c_str(),
+               long{task->parameters()}, long{task->plan().steps}, long{task->items_per_step()});
+  const TrainEnd end = TrainToTheEnd(planned, name, task.get(), run.get(), folder.get());
+  if (end.stopped) {
+    std::fprintf(stderr, "%s: stopped at step %ld; the state is saved\n", name.c_str(),
+                 long{run->step()});
+    return Json();
+  }
+  Json results = FinalResults(config, command.flags, end, task.get(), run.get(), folder.get());
   WriteFile(results_path, results.dump(1) + "\n");
   const Json& test = results["test"];
+  std::string text_of_swa;
+  if (test.contains("swa")) {
+    text_of_swa = absl::StrFormat(", with SWA %.4f", test["swa"]["bpc"].get<double>());
+  }
   std::fprintf(stderr, "%s: test %.4f bpc%s\n", name.c_str(),
-               test["collapsed"]["bpc"].get<double>(),
-               test.contains("swa")
-                   ? absl::StrFormat(", with SWA %.4f", test["swa"]["bpc"].get<double>()).c_str()
-                   : "");
+               test["collapsed"]["bpc"].get<double>(), text_of_swa.c_str());
   return results;
 }
 
@@ -282,12 +309,7 @@ int Main(int argc, char** argv) {
   MakeOutFolder(command.out);
   StopOnSignals();
   const bool several = runs.size() > 1;
-  if (several) {
-    WriteFile(command.out + "/config.toml",
-              absl::StrCat("# Every value of these runs; `", kCommand,
-                           " --preset FILE --out DIR` repeats them.\n",
-                           ConfigText(Enwik8Settings(&command.config))));
-  }
+  if (several) WriteConfig(command.out, command.config);
   Json results = {{"program", kEnwik8}, {"runs", Json::array()}};
   for (const PlannedRun& run : runs) {
     const Json result = stop_requested ? Json() : TrainOne(run, command, text);

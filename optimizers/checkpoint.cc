@@ -118,7 +118,10 @@ absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
       tensor = Tensor(dtype, shape);
       status = reader.Lookup(key, &tensor);
     }
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("not a readable checkpoint: ", path, ": ", key, ": ", status.message()));
+    }
     if (key == kStep) {
       state->step = tensor.scalar<int64_t>()();
     } else if (key == kThreads) {

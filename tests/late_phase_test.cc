@@ -458,6 +458,16 @@ TEST_F(CheckpointTest, NoOrDamagedCheckpointIsAnError) {
   const absl::Status status = p.run->Restore(dir_, nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(status.message(), "not a readable checkpoint")) << status;
+
+  // Cut short.
+  std::filesystem::remove_all(dir_);
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  const std::string path = *LatestCheckpoint(dir_);
+  std::filesystem::resize_file(path + "/state.data-00000-of-00001", 20);
+  const absl::Status cut = p.run->Restore(dir_, nullptr);
+  EXPECT_EQ(cut.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(cut.message(), "not a readable checkpoint: " + path)) << cut;
 }
 
 TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {

@@ -122,13 +122,5 @@ def render(results):
     return lines
 
 
-def summary(results):
-    """The README's table."""
-    best = {name: min(seconds) for name, seconds in results["seconds"].items()}
-    rows = [("late_phase, rank-1, ten members or one", best["Step"])]
-    rows += [(bench_report.PEERS[name], best[name]) for name in results["peers"]]
-    return ["| | ms/step | |", "|---|---|---|"] + [f"| {text} | {t * 1e3:.0f} | {t / best['Step']:.2f}× |" for text, t in rows]
-
-
 if __name__ == "__main__":
     bench_report.main(bench_report.peer_parser("lstm", __doc__), bench_report.check_peer_options, measure, render)

@@ -3,6 +3,7 @@
 #ifndef LATE_PHASE_KERNELS_CPU_OP_H_
 #define LATE_PHASE_KERNELS_CPU_OP_H_
 
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -17,10 +18,10 @@
 namespace late_phase {
 
 // Holds all inputs against their rules, which are in the order of the signature.
-template <size_t kCount>
-absl::Status CheckInputs(tensorflow::OpKernelContext* ctx, const ShapeRule (&rules)[kCount],
+template <typename Rules>
+absl::Status CheckInputs(tensorflow::OpKernelContext* ctx, const Rules& rules,
                          ShapeMatcher* sizes) {
-  for (size_t i = 0; i < kCount; ++i) {
+  for (size_t i = 0; i < std::size(rules); ++i) {
     const auto dims = ctx->input(i).shape().dim_sizes();
     const std::string complaint =
         sizes->Match(rules[i], std::vector<int64_t>(dims.begin(), dims.end()));
@@ -101,6 +102,24 @@ class ComputeArrays {
       Scalar* wide = Scratch(tensor->NumElements());
       if (wide != nullptr) rounded_later_.push_back({tensor, scratch_.back()});
       return wide;
+    }
+  }
+
+  // An output of an input's shape, in its very buffer if nobody else reads that: the core must
+  // allow the two to be one array.
+  Scalar* OutputOver(const char* input, const char* output) {
+    const tensorflow::Tensor* given = nullptr;
+    if (!Keep(ctx_->input(input, &given))) return nullptr;
+    if constexpr (kSame) {
+      tensorflow::Tensor* tensor = nullptr;
+      if (!Keep(ctx_->forward_input_or_allocate_output({absl::string_view(input)}, output,
+                                                       given->shape(), &tensor))) {
+        return nullptr;
+      }
+      return tensor->flat<T>().data();
+    } else {
+      const auto dims = given->shape().dim_sizes();
+      return Output(output, {dims.begin(), dims.end()});
     }
   }
 

@@ -3,6 +3,7 @@
 #define EIGEN_USE_THREADS
 #include <limits>
 
+#include "kernels/check_range.h"
 #include "kernels/cpu_op.h"
 #include "kernels/member_rows.h"
 #include "kernels/variables_op.h"

@@ -1,5 +1,7 @@
 #include "kernels/shape_rules.h"
 
+#include <algorithm>
+
 namespace late_phase {
 namespace {
 
@@ -10,6 +12,7 @@ struct Term {
   int64_t least = 0;
 };
 
+// `shape` is a single one.
 std::vector<Term> Parse(std::string_view shape) {
   std::vector<Term> terms;
   shape = shape.substr(1, shape.size() - 2);  // without the brackets
@@ -29,6 +32,18 @@ std::vector<Term> Parse(std::string_view shape) {
     shape = comma == std::string_view::npos ? std::string_view() : shape.substr(comma + 2);
   }
   return terms;
+}
+
+// "A or B or C": each by itself.
+std::vector<std::vector<Term>> ParseAlternatives(std::string_view shapes) {
+  constexpr std::string_view kOr = " or ";
+  std::vector<std::vector<Term>> alternatives;
+  for (size_t end = shapes.find(kOr); end != std::string_view::npos; end = shapes.find(kOr)) {
+    alternatives.push_back(Parse(shapes.substr(0, end)));
+    shapes.remove_prefix(end + kOr.size());
+  }
+  alternatives.push_back(Parse(shapes));
+  return alternatives;
 }
 
 }  // namespace
@@ -59,20 +74,27 @@ std::vector<int64_t> ShapeMatcher::Resolve(std::string_view shape) const {
 }
 
 std::string ShapeMatcher::Match(const ShapeRule& rule, const std::vector<int64_t>& dims) {
-  const std::vector<Term> terms = Parse(rule.shape);
+  const std::vector<std::vector<Term>> alternatives = ParseAlternatives(rule.shape);
   auto complaint = [&] {
+    const std::string_view shape = rule.shape;
     std::string text = op_ + ": `" + rule.name + "` must be " +
-                       (terms.empty() ? std::string("a scalar") : std::string(rule.shape));
+                       (shape == "[]" ? std::string("a scalar") : std::string(shape));
     // What is already known of the words, so that the reader need not work it out.
     std::string known;
-    for (const Term& term : terms) {
-      const std::string fact = std::string(term.word) + "=" + std::to_string((*this)[term.word]);
-      if ((*this)[term.word] == kUnknown || known.find(fact) != std::string::npos) continue;
-      known += (known.empty() ? " with " : ", ") + fact;
+    for (const std::vector<Term>& terms : alternatives) {
+      for (const Term& term : terms) {
+        const std::string fact = std::string(term.word) + "=" + std::to_string((*this)[term.word]);
+        if ((*this)[term.word] == kUnknown || known.find(fact) != std::string::npos) continue;
+        known += (known.empty() ? " with " : ", ") + fact;
+      }
     }
     return text + known + ". Received: shape=" + ShapeText(dims);
   };
-  if (dims.size() != terms.size()) return complaint();
+  const auto chosen =
+      std::find_if(alternatives.begin(), alternatives.end(),
+                   [&](const std::vector<Term>& terms) { return terms.size() == dims.size(); });
+  if (chosen == alternatives.end()) return complaint();
+  const std::vector<Term>& terms = *chosen;
   ShapeMatcher after = *this;  // a refused shape sets nothing
   for (size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] == kUnknown) continue;

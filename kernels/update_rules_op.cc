@@ -2,6 +2,7 @@
 #define EIGEN_USE_THREADS
 #include <limits>
 
+#include "kernels/check_range.h"
 #include "kernels/cpu_op.h"
 #include "kernels/update_rules.h"
 #include "kernels/variables_op.h"

@@ -1,7 +1,6 @@
 #include "kernels/variables_op.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -102,15 +101,6 @@ absl::Status CheckStack(const std::string& op, const Tensor& var) {
   return absl::InvalidArgumentError(
       absl::StrCat(op, ": `var` must be [K>=1, ...], one row per member. Received: shape=",
                    var.shape().DebugString()));
-}
-
-absl::Status CheckRange(const std::string& op, const char* name, double value, const Range& range) {
-  const bool above = range.low_open ? value > range.low : value >= range.low;
-  const bool below = range.high_open ? value < range.high : value <= range.high;
-  if (above && below && !std::isnan(value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(op, ": `", name, "` must be in ", range.low_open ? "(" : "[", range.low, ", ",
-                   range.high, range.high_open ? ")" : "]", ". Received: ", name, "=", value));
 }
 
 }  // namespace late_phase

@@ -53,13 +53,6 @@ class LockedVariables {
 // A late-phase variable must be [K >= 1, …], one row per member.
 absl::Status CheckStack(const std::string& op, const tensorflow::Tensor& var);
 
-// A scalar hyper-parameter input and the range it must lie in. NaN lies in none.
-struct Range {
-  double low, high;
-  bool low_open = false, high_open = false;
-};
-absl::Status CheckRange(const std::string& op, const char* name, double value, const Range& range);
-
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_KERNELS_VARIABLES_OP_H_

@@ -2,6 +2,7 @@
 #ifndef LATE_PHASE_OPS_SHAPE_INFERENCE_H_
 #define LATE_PHASE_OPS_SHAPE_INFERENCE_H_
 
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,10 @@ namespace late_phase {
 
 // Holds the inputs against their rules, which are in the order of the signature; an input of
 // unknown rank passes.
-template <size_t kCount>
-absl::Status MatchInputs(tensorflow::shape_inference::InferenceContext* c,
-                         const ShapeRule (&rules)[kCount], ShapeMatcher* sizes) {
-  for (size_t i = 0; i < kCount; ++i) {
+template <typename Rules>
+absl::Status MatchInputs(tensorflow::shape_inference::InferenceContext* c, const Rules& rules,
+                         ShapeMatcher* sizes) {
+  for (size_t i = 0; i < std::size(rules); ++i) {
     if (!c->RankKnown(c->input(i))) continue;
     std::vector<int64_t> dims;
     for (int32_t d = 0; d < c->Rank(c->input(i)); ++d) {

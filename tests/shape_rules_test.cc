@@ -34,6 +34,23 @@ TEST(ShapeRules, WrongRank) {
   EXPECT_EQ(sizes.Match({"member", "[]"}, {}), "");
 }
 
+TEST(ShapeRules, AlternativesAreChosenByRank) {
+  const ShapeRule rule{"x", "[batch, units] or [batch, time, units]"};
+  ShapeMatcher flat("Op"), deep("Op");
+  EXPECT_EQ(flat.Match(rule, {3, 7}), "");
+  EXPECT_EQ(flat["units"], 7);
+  EXPECT_EQ(flat["time"], kUnknown);
+  EXPECT_EQ(deep.Match(rule, {3, 5, 7}), "");
+  EXPECT_EQ(deep["units"], 7);
+  EXPECT_EQ(deep["time"], 5);
+  const std::string complaint = "Op: `x` must be [batch, units] or [batch, time, units]";
+  EXPECT_EQ(ShapeMatcher("Op").Match(rule, {3}), complaint + ". Received: shape=[3]");
+  EXPECT_EQ(ShapeMatcher("Op").Match(rule, {3, 5, 7, 9}),
+            complaint + ". Received: shape=[3,5,7,9]");
+  EXPECT_EQ(deep.Match(rule, {3, 8}),
+            complaint + " with batch=3, units=7, time=5. Received: shape=[3,8]");
+}
+
 TEST(ShapeRules, LeastSize) {
   ShapeMatcher sizes("Op");
   EXPECT_EQ(sizes.Match({"u", "[K>=1, units]"}, {0, 7}),

@@ -54,6 +54,20 @@ def _softmax_cross_entropy_grad(op, dloss, ddlogits):
     return [*grad, None]
 
 
+@tf.RegisterGradient("LatePhase>BatchNorm")
+def _batch_norm_grad(op, dy, *unused_grads):  # the running statistics are constants to a gradient
+    x, scale, offset, mean, variance, member = op.inputs
+    del mean, variance
+    _, _, _, saved_mean, saved_mean_rest, saved_inv_std = op.outputs
+    grad = late_phase.raw_ops.late_phase_batch_norm_grad(
+        x=x, scale=scale, offset=offset, member=member, saved_mean=saved_mean, saved_mean_rest=saved_mean_rest,
+        saved_inv_std=saved_inv_std, dy=dy, is_training=op.get_attr("is_training"), activation=op.get_attr("activation"),
+        data_format=op.get_attr("data_format"),
+    )
+    return [*grad, None, None, None]
+
+
+@tf.RegisterGradient("LatePhase>BatchNormGrad")
 @tf.RegisterGradient("LatePhase>Rank1LstmGrad")
 @tf.RegisterGradient("LatePhase>Rank1LstmTokensGrad")
 @tf.RegisterGradient("LatePhase>SoftmaxCrossEntropyGrad")

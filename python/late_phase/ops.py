@@ -9,6 +9,9 @@ import late_phase
 LstmResult = collections.namedtuple("LstmResult", ["h", "final_h", "final_c"])
 LstmResult.__doc__ = "What an LSTM returns: `h` [time, batch, units], `final_h` and `final_c` [batch, units]."
 
+BatchNormResult = collections.namedtuple("BatchNormResult", ["y", "running_mean", "running_variance"])
+BatchNormResult.__doc__ = "What `batch_norm` returns: `y` of the shape of `x`, `running_mean` and `running_variance` [channels]."
+
 
 def _state(given, like, u):
     """An initial state: the given one, or zeros for the batch of `like` [time, batch, ...] and the units of `u` [K, units]."""
@@ -146,3 +149,58 @@ def softmax_cross_entropy(features, kernel, bias, labels, name=None):
     return late_phase.raw_ops.late_phase_softmax_cross_entropy(
         features=features, kernel=kernel, bias=bias, labels=labels, name=name
     ).loss
+
+
+def batch_norm(
+    x, scale, offset, mean, variance, member=0, epsilon=1e-5, momentum=0.1, is_training=True, activation="Identity",
+    data_format="NHWC", name=None
+):
+    """Batch normalisation with one member's scale, offset and running statistics, and the activation after it.
+
+    `y = activation(scale[member] * (x - m) / sqrt(v + epsilon) + offset[member])`, channel by channel. In training `m` and `v` are
+    mean and variance of this batch, and the member's running statistics move towards them by `momentum`; in inference they are
+    `mean[member]` and `variance[member]`. The op writes no variable: it returns the member's new statistics, for the caller to store
+    in row `member`.
+
+    Example:
+
+    >>> import tensorflow as tf, late_phase
+    >>> members, channels = 10, 3
+    >>> mean, variance = tf.Variable(tf.zeros([members, channels])), tf.Variable(tf.ones([members, channels]))
+    >>> result = late_phase.ops.batch_norm(
+    ...     x=[[1.0, 2.0, 3.0], [3.0, 6.0, 3.0]], scale=tf.ones([members, channels]), offset=tf.zeros([members, channels]),
+    ...     mean=mean, variance=variance, member=7, activation="Relu")
+    >>> print(result.y.numpy().round(3).tolist())
+    [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
+    >>> _ = mean[7].assign(result.running_mean), variance[7].assign(result.running_variance)
+    >>> print(mean[7].numpy().round(3), variance[7].numpy().round(3))
+    [0.2 0.4 0.3] [1.1 1.7 0.9]
+
+    Args:
+      x: [batch, channels] or [batch, height, width, channels], of type half, bfloat16, float32 or float64.
+      scale: [K, channels], one row per member; float32 where `x` is of a half type, else of the type of `x`, as the following.
+      offset: [K, channels].
+      mean: [K, channels], the running means.
+      variance: [K, channels], the running variances.
+      member: int32 scalar in [0, K): whose rows are used. May be a tensor or a variable, so one graph serves all members.
+      epsilon: added to the variance; greater than 0.
+      momentum: the share of this batch in the running statistics, in [0, 1]: `new = (1 - momentum) * old + momentum * batch`.
+      is_training: whether to normalise by the statistics of this batch, or by the running ones.
+      activation: "Identity" or "Relu".
+      data_format: "NHWC", or "NCHW" for [batch, channels, height, width], which the CPU refuses.
+      name: a name for the operation.
+
+    Returns:
+      A `BatchNormResult` of `y`, of shape and type of `x`, and the member's `running_mean` and `running_variance` [channels] after
+      this batch; the variance is the unbiased one, over n - 1. In inference they are the rows as they were. Gradients flow from `y`
+      to `x`, `scale` and `offset`; those of the latter two are zero outside row `member`.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a shape, type, attribute or `member` does not fit; the message says which.
+    """
+    x = tf.convert_to_tensor(x)
+    out = late_phase.raw_ops.late_phase_batch_norm(
+        x=x, scale=scale, offset=offset, mean=mean, variance=variance, member=member, epsilon=epsilon, momentum=momentum,
+        is_training=is_training, activation=activation, data_format=data_format, name=name,
+    )
+    return BatchNormResult(out.y, out.running_mean, out.running_variance)

@@ -73,8 +73,8 @@ HWY_INLINE void ForChannels(D d, int64_t j, int64_t end, const Body& body) {
   }
 }
 
-// A stripe of channels, [begin, end), of a block's rows: calls tile(rows, row) for tiles of
-// kTileRows rows from `row` on, then of single rows. `rows` is a std::integral_constant.
+// Calls tile(count, at) for tiles that cover rows [row, rows): of kTileRows rows each, then of
+// single ones. `count` is a std::integral_constant, so that the loop over a tile is unrolled.
 template <class Tile>
 HWY_INLINE void ForTiles(int64_t row, int64_t rows, const Tile& tile) {
   for (; row + kTileRows <= rows; row += kTileRows) {
@@ -83,8 +83,8 @@ HWY_INLINE void ForTiles(int64_t row, int64_t rows, const Tile& tile) {
   for (; row < rows; ++row) tile(std::integral_constant<int64_t, 1>(), row);
 }
 
-// Adds `rows` rows' share to the two sums of a vector of channels; add(row, &first, &second) adds
-// one row's.
+// Adds the share of `rows` rows to the two sums of a vector of channels; add(row, a, b) adds one
+// row's to a and b.
 template <class D, typename T, class Add>
 HWY_INLINE void AddTile(D d, int64_t rows, T* first, T* second, const Add& add) {
   auto a = hn::Zero(d), b = hn::Zero(d);
@@ -93,9 +93,9 @@ HWY_INLINE void AddTile(D d, int64_t rows, T* first, T* second, const Add& add) 
   hn::StoreU(hn::Add(hn::LoadU(d, second), b), d, second);
 }
 
-// Calls block(row, rows, begin, end, first, second) for blocks of rows and stripes of channels,
-// which adds to the zeros in first and second [end − begin]; then merge(row, rows, j, first,
-// second) for each channel j.
+// For blocks of rows and stripes of channels: block(row, rows, begin, end, first, second) adds to
+// the zeros in first and second [end − begin], then merge(row, rows, begin, width, first, second)
+// takes the sums over.
 template <typename T, class Block, class Merge>
 HWY_INLINE void SumBlocks(int64_t rows, int64_t C, const Block& block, const Merge& merge) {
   for (int64_t row = 0; row < rows; row += kBlockRows) {

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 import late_phase
-#Half types are computed in float and rounded at the end : a few units of 2 ^ -11 and 2 ^ -8.
+
+# Half types are computed in float and rounded at the end: a few units of 2^-11 and 2^-8.
 TOLERANCE = {tf.float64: 1e-12, tf.float32: 3e-5, tf.float16: 8 * 2.0**-11, tf.bfloat16: 8 * 2.0**-8}
 
 
@@ -22,9 +23,8 @@ def problem(n=70, units=9, vocab=37, seed=0):
 
 
 def tensors(arrays, dtype):
-    return {
-name: tf.constant(array, tf.int32 if name == "labels" else dtype) for name, array in arrays.items()
-}
+    return {name: tf.constant(array, tf.int32 if name == "labels" else dtype) for name, array in arrays.items()}
+
 
 def stock(features, kernel, bias, labels):
     """The same loss from stock TensorFlow ops, whose gradients are TensorFlow's."""

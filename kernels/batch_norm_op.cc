@@ -1,7 +1,7 @@
 // CPU OpKernels of the batch normalisation family: check, allocate, call the core.
 #define EIGEN_USE_THREADS
 #include "kernels/batch_norm.h"
-#include "kernels/batch_norm_attrs.h"
+#include "kernels/batch_norm_attrs_op.h"
 #include "kernels/batch_norm_shapes.h"
 #include "kernels/cpu_op.h"
 

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <random>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -54,17 +54,6 @@ Tensor InitialValue(const CharLstmWeight& weight, DataType dtype, int64_t seed, 
     FillUniform<float>(weight.low, weight.high, &engine, &tensor);
   }
   return tensor;
-}
-
-Tensor Zeros(DataType dtype, const TensorShape& shape) {
-  Tensor tensor(dtype, shape);
-  std::memset(tensor.data(), 0, tensor.TotalBytes());
-  return tensor;
-}
-
-double Element(const Tensor& tensor, int64_t i) {
-  return tensor.dtype() == tensorflow::DT_DOUBLE ? tensor.flat<double>()(i)
-                                                 : tensor.flat<float>()(i);
 }
 
 double Mean(const std::vector<double>& values) {
@@ -241,18 +230,18 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
   loss_ = loss.name();
   epoch_loss_ = epoch.mean.name();
 
-  inference_[WeightSet::kCurrent] = BuildInference("current", WeightSet::kCurrent);
-  inference_[WeightSet::kCollapsed] = BuildInference("collapsed", WeightSet::kCollapsed);
-  if (plan_.late_phase.swa_start >= 0) {
-    inference_[WeightSet::kSwa] = BuildInference("swa", WeightSet::kSwa);
+  for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
+    if (set == WeightSet::kSwa && plan_.late_phase.swa_start < 0) continue;
+    inference_[set] = BuildInference(set);
   }
   return scope_.status();
 }
 
-// Feeds: NAME/tokens, NAME/labels, NAME/h, NAME/c, and NAME/member for the current weights.
-Enwik8::Inference Enwik8::BuildInference(const std::string& name, WeightSet set) {
+// With NAME the set's name, feeds: NAME/tokens, NAME/labels, NAME/h, NAME/c, and NAME/member for
+// the current weights.
+Enwik8::Inference Enwik8::BuildInference(WeightSet set) {
   auto fed = [&](const char* what, DataType dtype) -> Output {
-    return tf_ops::Placeholder(scope_.WithOpName(name, "/", what), dtype);
+    return tf_ops::Placeholder(scope_.WithOpName(WeightSetName(set), "/", what), dtype);
   };
   const Output member = fed("member", tensorflow::DT_INT32);
   std::map<std::string, Output> read;
@@ -305,9 +294,7 @@ absl::Status Enwik8::Losses(Run* run, Split split, WeightSet set, int32_t member
       !status.ok()) {
     return status;
   }
-  const std::string name = set == WeightSet::kSwa         ? "swa"
-                           : set == WeightSet::kCollapsed ? "collapsed"
-                                                          : "current";
+  const std::string name = WeightSetName(set);
   Tensor h = Zeros(dtype_, {streams.streams(), options_.units}), c = h;
   Tensor which(tensorflow::DT_INT32, {});
   which.scalar<int32_t>()() = member;
@@ -332,7 +319,7 @@ absl::Status Enwik8::Losses(Run* run, Split split, WeightSet set, int32_t member
       return status;
     }
     for (int64_t i = 0; i < labels.NumElements(); ++i) {
-      if (valid[i]) losses->push_back(Element(outputs[0], i));
+      if (valid[i]) losses->push_back(ElementOf(outputs[0], i));
     }
     h = outputs[1];
     c = outputs[2];
@@ -381,7 +368,7 @@ absl::Status Enwik8::Sample(Run* run, const Sampling& sampling, std::string* tex
   if (inference == inference_.end()) {
     return absl::FailedPreconditionError("this run has no SWA weights");
   }
-  const std::string name = sampling.set == WeightSet::kSwa ? "swa" : "collapsed";
+  const std::string name = WeightSetName(sampling.set);
   std::vector<int32_t> input;
   for (const char character : sampling.prompt) {
     const auto byte = static_cast<uint8_t>(character);
@@ -417,7 +404,7 @@ absl::Status Enwik8::Sample(Run* run, const Sampling& sampling, std::string* tex
     h = outputs[1];
     c = outputs[2];
     std::vector<double> weight(V);
-    for (int64_t j = 0; j < V; ++j) weight[j] = Element(outputs[0], (T - 1) * V + j);
+    for (int64_t j = 0; j < V; ++j) weight[j] = ElementOf(outputs[0], (T - 1) * V + j);
     const auto best = std::max_element(weight.begin(), weight.end());
     int32_t next = static_cast<int32_t>(best - weight.begin());
     if (sampling.temperature > 0) {

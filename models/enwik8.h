@@ -101,7 +101,7 @@ class Enwik8 : public Task {
 
   Enwik8(const Enwik8Options& options, const Vocabulary& vocabulary, const ByteText* text);
   absl::Status Build(int64_t steps_per_epoch);
-  Inference BuildInference(const std::string& name, WeightSet set);
+  Inference BuildInference(WeightSet set);
   absl::Status Losses(Run* run, Split split, WeightSet set, int32_t member,
                       std::vector<double>* losses);
 

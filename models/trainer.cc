@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/prefetch.h"
+#include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -21,11 +22,6 @@ namespace {
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double ScalarOf(const Tensor& tensor) {
-  return tensor.dtype() == tensorflow::DT_DOUBLE ? tensor.scalar<double>()()
-                                                 : tensor.scalar<float>()();
 }
 
 struct Prepared {
@@ -110,7 +106,7 @@ absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& 
     status = run->Step(prepared.feeds, {task->loss()}, &outputs);
     if (!status.ok()) break;
     training += Now() - step_begin;
-    const double loss = ScalarOf(outputs[0]);
+    const double loss = ElementOf(outputs[0], 0);
     if (!std::isfinite(loss)) {
       return not_finite(absl::StrCat("the loss must be finite. Received: loss=", loss, " at step ",
                                      run->step() - 1));
@@ -137,15 +133,16 @@ absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& 
       line_training = training;
       line_waited = batches.waited();
     }
-    if (status.ok() && options.evaluate_every > 0 &&
-        (run->step() % options.evaluate_every == 0 || last)) {
+    // The trained model is for the caller to evaluate, on every split.
+    if (status.ok() && options.evaluate_every > 0 && !last &&
+        run->step() % options.evaluate_every == 0) {
       for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
         if (set == WeightSet::kSwa && !HasAverage(run->options(), run->step())) continue;
         Figures figures;
         status = task->Evaluate(run, Split::kValidation, set, &figures);
         if (!status.ok()) break;
         status = folder->LogEvaluation(run->step(), epoch(), SplitName(Split::kValidation),
-                                       set == WeightSet::kSwa ? "swa" : "collapsed", figures);
+                                       WeightSetName(set), figures);
       }
     }
     if (status.ok()) status = fork();

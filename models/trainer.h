@@ -61,9 +61,10 @@ struct TrainProgress {
 };
 
 struct TrainOptions {
-  int64_t steps = 0;             // in all
-  int64_t log_every = 100;       // minibatches between lines
-  int64_t evaluate_every = 0;    // minibatches between evaluations on the validation split; 0: none
+  int64_t steps = 0;        // in all
+  int64_t log_every = 100;  // minibatches between lines
+  // Minibatches between evaluations on the validation split; 0: none. The last step's is left out.
+  int64_t evaluate_every = 0;
   int64_t checkpoint_every = 0;  // minibatches; one is also written at the start and at the end
   // The state at this step is kept in the folder `fork`, for a run with more members to start from;
   // -1: nowhere.

@@ -64,6 +64,8 @@ std::vector<fs::path> Checkpoints(const std::string& dir) {
 absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state) {
   const fs::path folder(dir), final = folder / absl::StrFormat("step-%012d", state.step),
                               aside = folder / ".incomplete";
+  // The same step of the same run: there is nothing new to keep.
+  if (fs::exists(final)) return absl::OkStatus();
   std::error_code error;
   fs::remove_all(aside, error);
   fs::create_directories(aside, error);
@@ -85,10 +87,6 @@ absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& stat
   if (absl::Status status = writer.Finish(); !status.ok()) return status;
   for (const auto& entry : fs::directory_iterator(aside, error)) SyncFile(entry.path());
   const std::vector<fs::path> older = Checkpoints(dir);
-  if (fs::exists(final)) {
-    fs::remove_all(aside, error);  // the same step of the same run: there is nothing new to keep
-    return absl::OkStatus();
-  }
   fs::rename(aside, final, error);
   if (error) return Failed(absl::StrCat("cannot rename to ", final.string()), error);
   SyncFolder(folder);

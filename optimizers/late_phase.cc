@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
+#include "optimizers/tensors.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
@@ -33,21 +34,22 @@ absl::Status Complain(const char* name, const char* rule, double value) {
 Tensor Stack(const Tensor& row, int64_t K) {
   TensorShape shape = row.shape();
   shape.InsertDim(0, K);
-  Tensor stack(row.dtype(), shape);
-  for (int64_t k = 0; k < K; ++k) {
-    std::memcpy(static_cast<char*>(stack.data()) + k * row.TotalBytes(), row.data(),
-                row.TotalBytes());
-  }
-  return stack;
-}
-
-Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
-  Tensor zeros(dtype, shape);
-  std::memset(zeros.data(), 0, zeros.TotalBytes());
-  return zeros;
+  return RepeatedRow(row.dtype(), row.data(), shape);
 }
 
 }  // namespace
+
+const char* WeightSetName(WeightSet set) {
+  switch (set) {
+    case WeightSet::kCurrent:
+      return "current";
+    case WeightSet::kCollapsed:
+      return "collapsed";
+    case WeightSet::kSwa:
+      return "swa";
+  }
+  return "";
+}
 
 absl::Status LatePhaseOptions::Check() const {
   if (members < 1) return Complain("members", "at least 1", members);

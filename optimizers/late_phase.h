@@ -62,6 +62,7 @@ enum class WeightSet {
   kCollapsed,  // the mean over the members; before T0 row 0
   kSwa         // the averages over time, collapsed
 };
+const char* WeightSetName(WeightSet set);  // "current", "collapsed", "swa"
 
 class LatePhase {
  public:

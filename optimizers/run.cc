@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "optimizers/tensors.h"
 
 namespace late_phase {
 
@@ -21,12 +21,7 @@ std::optional<Tensor> FirstRowEverywhere(const Tensor& value,
   if (row.dims() > 0) row.RemoveDim(0);
   if (saved_row.dims() > 0) saved_row.RemoveDim(0);
   if (row != saved_row || value.dims() == 0 || value.dim_size(0) == 0) return std::nullopt;
-  Tensor stack(value.dtype(), shape);
-  const size_t bytes = value.TotalBytes() / value.dim_size(0);
-  for (int64_t k = 0; k < shape.dim_size(0); ++k) {
-    std::memcpy(static_cast<char*>(stack.data()) + k * bytes, value.data(), bytes);
-  }
-  return stack;
+  return RepeatedRow(value.dtype(), value.data(), shape);
 }
 
 template <typename T>

@@ -223,12 +223,15 @@ TEST(TrainingStreamsTest, TooShortATextIsRefused) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   const std::string text = Varied(1000);
   TrainingStreams streams;
-  EXPECT_EQ(streams.Cut(Split(text), AllBytes(), 10, 100),
-            "the training text must give each of `batch` streams at least `sequence` + 1 characters. "
-            "Received: characters=1000, batch=10, sequence=100");
+  EXPECT_EQ(
+      streams.Cut(Split(text), AllBytes(), 10, 100),
+      "the training text must give each of `batch` streams at least `sequence` + 1 characters. "
+      "Received: characters=1000, batch=10, sequence=100");
   EXPECT_EQ(streams.Cut(Split(text), AllBytes(), 10, 99), "");
-  EXPECT_TRUE(Contains(streams.Cut(Split(text), AllBytes(), 0, 5), "Received: batch=0, sequence=5"));
-  EXPECT_TRUE(Contains(streams.Cut(Split(text), AllBytes(), 5, -1), "Received: batch=5, sequence=-1"));
+  EXPECT_TRUE(
+      Contains(streams.Cut(Split(text), AllBytes(), 0, 5), "Received: batch=0, sequence=5"));
+  EXPECT_TRUE(
+      Contains(streams.Cut(Split(text), AllBytes(), 5, -1), "Received: batch=5, sequence=-1"));
   for (const auto& [batch, time] : {std::pair(kMost, int64_t{1}), std::pair(int64_t{1}, kMost)}) {
     EXPECT_TRUE(Contains(streams.Cut(Split(text), AllBytes(), batch, time), "Received: "));
   }
@@ -300,7 +303,8 @@ TEST(EvaluationStreamsTest, BadSizesAreRefused) {
             "the test text must have at least 2 characters, one to predict the other from. "
             "Received: characters=1");
   EXPECT_TRUE(Contains(streams.Cut({"test", nullptr, 0}, AllBytes(), 4, 5), "characters=0"));
-  EXPECT_TRUE(Contains(streams.Cut(Split(text), AllBytes(), 0, 5), "Received: batch=0, sequence=5"));
+  EXPECT_TRUE(
+      Contains(streams.Cut(Split(text), AllBytes(), 0, 5), "Received: batch=0, sequence=5"));
   const std::string two = "ab";
   EXPECT_EQ(streams.Cut(Split(two), AllBytes(), 1, std::numeric_limits<int64_t>::max()), "");
   EXPECT_EQ(streams.chunks(), 1);

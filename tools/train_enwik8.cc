@@ -195,10 +195,10 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Enwik
   options.steps = plan.steps;
   options.log_every = config.log_every;
   options.checkpoint_every = config.checkpoint_every;
-  options.evaluate_every =
-      config.evaluate_every > 0
-          ? std::max<int64_t>(1, std::llround(config.evaluate_every * plan.steps_per_epoch))
-          : plan.steps;
+  if (config.evaluate_every > 0) {
+    options.evaluate_every =
+        std::max<int64_t>(1, std::llround(config.evaluate_every * plan.steps_per_epoch));
+  }
   if (planned.keep_fork) options.fork_at = std::llround(config.options.t0 * plan.steps_per_epoch);
   options.advice =
       absl::StrCat("Start again with a lower --learning-rate (now ", config.options.learning_rate,

@@ -7,6 +7,8 @@ is installed and the flags to link with.
 # Target -> the Debian package, a header of it, and the link flags. Archives rather than shared
 # libraries where Debian has them, so that what is built runs without these packages.
 _LIBRARIES = {
+    # The archive has tar's part linked without any other library; its gzip part is not used.
+    "archive": struct(package = "libarchive-dev", header = "archive.h", linkopts = ["-l:libarchive.a"]),
     "benchmark": struct(
         package = "libbenchmark-dev",
         header = "benchmark/benchmark.h",
@@ -34,6 +36,7 @@ _LIBRARIES = {
         # noblas answers the calls to a BLAS that libxsmm makes for sizes it has no kernel for.
         linkopts = ["-l:libxsmm.a", "-l:libxsmmnoblas.a", "-lpthread", "-ldl", "-lrt", "-lm"],
     ),
+    "zlib": struct(package = "zlib1g-dev", header = "zlib.h", linkopts = ["-l:libz.a"]),
 }
 
 def _system_repository(ctx):

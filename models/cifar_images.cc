@@ -11,7 +11,6 @@
 #include <fstream>
 #include <memory>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -85,7 +84,7 @@ std::string ReadFolder(const Publication& published, const std::filesystem::path
     std::error_code error;
     const std::filesystem::file_status status = std::filesystem::status(path, error);
     if (status.type() == std::filesystem::file_type::not_found) continue;
-    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    if (!error && !std::filesystem::is_regular_file(status)) {
       return path.string() + " is not a file";
     }
     const int64_t size = error ? 0 : std::filesystem::file_size(path, error);
@@ -226,11 +225,12 @@ std::string Decode(const Publication& published, std::vector<File>::iterator beg
 // The folder or archive that `path` stands for.
 std::filesystem::path Find(const Publication& published, const std::filesystem::path& path) {
   std::error_code ignored;
-  for (const std::string& file : published.files) {
-    if (std::filesystem::exists(path / file, ignored)) return path;
-  }
+  const auto has = [&](const std::string& name) {
+    return std::filesystem::exists(path / name, ignored);
+  };
+  if (std::all_of(published.files.begin(), published.files.end(), has)) return path;
   for (const char* name : {published.folder, published.archive}) {
-    if (std::filesystem::exists(path / name, ignored)) return path / name;
+    if (has(name)) return path / name;
   }
   return path;
 }

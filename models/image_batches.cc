@@ -19,7 +19,7 @@ std::mt19937_64 Engine(int64_t seed, Purpose purpose, int64_t number) {
   return std::mt19937_64(words);
 }
 
-// In [0, end), for an end of at most 2^33: no number is likelier than another by more than 2^-31.
+// In [0, end), for an end of at most 2^33: none is likelier than another by more than 1 in 2^31.
 int64_t Below(int64_t end, std::mt19937_64* engine) { return (*engine)() % end; }
 
 // Normalised values of the 256 bytes.
@@ -124,8 +124,8 @@ void FillImages(const LabelledImages& images, const ChannelStatistics& statistic
                 int64_t count, T* pixels, int32_t* labels) {
   const int64_t plane = images.side * images.side;
   Normalisation<T>(statistics)
-      .template Apply<1>(&images.pixels[begin * plane * 3], count * plane, pixels);
-  std::copy_n(&images.labels[begin], count, labels);
+      .template Apply<1>(images.pixels.data() + begin * plane * 3, count * plane, pixels);
+  std::copy_n(images.labels.data() + begin, count, labels);
 }
 
 TrainingBatches::TrainingBatches(const LabelledImages* images, const ChannelStatistics& statistics,
@@ -140,7 +140,7 @@ int64_t TrainingBatches::Size(int64_t t) const {
   return std::min(batch_, images_->count - t % steps_per_epoch() * batch_);
 }
 
-// Fisher and Yates's.
+// Shuffled by the method of Fisher and Yates.
 const std::vector<int64_t>& TrainingBatches::Order(int64_t epoch) {
   if (epoch == epoch_) return order_;
   epoch_ = epoch;

@@ -95,6 +95,7 @@ TEST(CifarImagesTest, ReadsFolders) {
   for (const char* path : {"any", "any/", "any/cifar-10-batches-bin"}) {
     ExpectReads(CifarSet::kCifar10, folder / path, SmallCifar10());
   }
+  WriteBytes(folder / "any/test.bin", "another test's");  // the set is in the folder nonetheless
   for (const char* path : {"any", "any/cifar-100-binary", "any/cifar-100-binary/"}) {
     ExpectReads(CifarSet::kCifar100, folder / path, SmallCifar100());
   }

@@ -7,7 +7,7 @@ is installed and the flags to link with.
 # Target -> the Debian package, a header of it, and the link flags. Archives rather than shared
 # libraries where Debian has them, so that what is built runs without these packages.
 _LIBRARIES = {
-    # The archive has tar's part linked without any other library; its gzip part is not used.
+    # Only the part for tar is used, which needs no further library; zlib does the gzip.
     "archive": struct(package = "libarchive-dev", header = "archive.h", linkopts = ["-l:libarchive.a"]),
     "benchmark": struct(
         package = "libbenchmark-dev",

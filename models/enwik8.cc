@@ -89,39 +89,6 @@ absl::Status Complain(const std::string& complaint) {
 
 }  // namespace
 
-absl::Status PlanEnwik8(const Enwik8Options& options, int64_t steps_per_epoch, Enwik8Plan* plan) {
-  auto steps = [&](double epochs) { return std::llround(epochs * steps_per_epoch); };
-  plan->steps_per_epoch = steps_per_epoch;
-  plan->steps = options.steps > 0 ? options.steps : steps(options.epochs);
-  LatePhaseOptions& late_phase = plan->late_phase;
-  late_phase = LatePhaseOptions();
-  late_phase.clip_norm = options.clip_norm;
-  if (options.late_phase()) {
-    if (options.steps == 0 && options.t0 >= options.epochs) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`t0` must be less than `epochs`, or no member is ever trained. Received: "
-                       "t0=",
-                       options.t0, ", epochs=", options.epochs));
-    }
-    late_phase.members = options.members;
-    late_phase.start = steps(options.t0);
-    late_phase.sigma = options.sigma;
-    late_phase.base_scale = options.gamma;
-    late_phase.seed[0] = options.seed;
-  }
-  if (options.swa_start >= 0) {
-    late_phase.swa_every = std::max<int64_t>(1, steps(options.swa_every));
-    late_phase.swa_start = steps(options.swa_start) + late_phase.swa_every;
-    if (options.swa_start < options.t0 && options.late_phase()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`swa_start` must be at least `t0`, because members that do not exist yet "
-                       "cannot be averaged. Received: swa_start=",
-                       options.swa_start, ", t0=", options.t0));
-    }
-  }
-  return late_phase.Check();
-}
-
 Enwik8::Enwik8(const Enwik8Options& options, const Vocabulary& vocabulary, const ByteText* text)
     : options_(options),
       vocabulary_(vocabulary),
@@ -165,9 +132,10 @@ absl::Status Enwik8::CreateWithoutText(const Enwik8Options& options, const std::
 }
 
 absl::Status Enwik8::Build(int64_t steps_per_epoch) {
-  if (absl::Status status = PlanEnwik8(options_, steps_per_epoch, &plan_); !status.ok()) {
+  if (absl::Status status = PlanTraining(options_, steps_per_epoch, &plan_); !status.ok()) {
     return status;
   }
+  plan_.late_phase.clip_norm = options_.clip_norm;
   if (absl::Status status = CheckMemory(options_, network_, plan_.late_phase.members);
       !status.ok()) {
     return status;
@@ -259,7 +227,7 @@ Enwik8::Inference Enwik8::BuildInference(WeightSet set) {
           network.logits.name()};
 }
 
-absl::Status Enwik8::MakeRun(int threads, std::unique_ptr<Run>* run) const {
+absl::Status Enwik8::MakeRun(int threads, std::unique_ptr<Run>* run) {
   return Run::Create(*weights_, threads,
                      {{kStepsPerEpoch, absl::StrCat(plan_.steps_per_epoch)},
                       {"sequence", absl::StrCat(options_.sequence)}},

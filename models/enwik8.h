@@ -14,46 +14,25 @@
 
 #include "models/byte_text.h"
 #include "models/char_lstm.h"
+#include "models/recipe.h"
 #include "models/trainer.h"
 #include "optimizers/late_phase.h"
 
 namespace late_phase {
 
-struct Enwik8Options {
-  std::string model = "late-phase";  // base, rank1, late-phase
+struct Enwik8Options : Recipe {
   int64_t units = 500;
   int64_t embedding = 205;
   TextLimits limits;
   int64_t batch = 128;
   int64_t sequence = 100;  // characters through which gradients flow back
-  double epochs = 50;
-  int64_t steps = 0;  // in all, instead of epochs; 0: epochs
   double learning_rate = 1e-3;
   double member_learning_rate = 0;  // of u and v; 0: learning_rate
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double clip_norm = 1;
-  int64_t members = 10;
-  double t0 = 30;       // epochs before the members are spawned
-  double sigma = 0.35;  // σ0
-  double gamma = 1;     // γ of the base's step
-  double swa_start =
-      40;                // epochs before averaging begins; the first sample follows swa_every later
-  double swa_every = 1;  // epochs
-  int64_t seed = 0;
-  std::string dtype = "float32";  // or float64
-  std::string device;             // "GPU:0"; empty: the CPU
 
   bool rank1() const { return model != "base"; }
-  bool late_phase() const { return model == "late-phase"; }
 };
-
-// The state of training in numbers that depend on the text: an epoch's length, T0, SWA.
-struct Enwik8Plan {
-  int64_t steps_per_epoch = 0;
-  int64_t steps = 0;
-  LatePhaseOptions late_phase;
-};
-absl::Status PlanEnwik8(const Enwik8Options& options, int64_t steps_per_epoch, Enwik8Plan* plan);
 
 class Enwik8 : public Task {
  public:
@@ -65,22 +44,19 @@ class Enwik8 : public Task {
                                         const std::string& checkpoints,
                                         std::unique_ptr<Enwik8>* task);
 
-  absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) const;
-
-  const Enwik8Plan& plan() const { return plan_; }
-  int64_t parameters() const { return CharLstmParameters(network_); }
-
-  int64_t steps_per_epoch() const override { return plan_.steps_per_epoch; }
-  int64_t items_per_step() const override { return options_.batch * options_.sequence; }
-  int64_t members() const override { return plan_.late_phase.members; }
+  const TrainPlan& plan() const override { return plan_; }
+  int64_t parameters() const override { return CharLstmParameters(network_); }
+  double items_per_step() const override { return options_.batch * options_.sequence; }
+  std::vector<Split> splits() const override { return {Split::kValidation, Split::kTest}; }
   std::string loss() const override { return loss_; }
   std::string epoch_loss() const override { return epoch_loss_; }
+  absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
   absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
   Figures OfLoss(double loss) const override;
   absl::Status Evaluate(Run* run, Split split, WeightSet set, Figures* figures) override;
+  absl::Status EvaluateMember(Run* run, Split split, int32_t member, Figures* figures) override;
   absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
                                Figures* ensemble) override;
-  absl::Status EvaluateMember(Run* run, Split split, int32_t member, Figures* figures);
 
   // Text that the network writes after `prompt`. A higher temperature is bolder; 0 always takes the
   // likeliest character.
@@ -109,7 +85,7 @@ class Enwik8 : public Task {
   Vocabulary vocabulary_;
   const ByteText* text_;
   CharLstmOptions network_;
-  Enwik8Plan plan_;
+  TrainPlan plan_;
   tensorflow::DataType dtype_;
   tensorflow::Scope scope_;
   std::unique_ptr<LatePhase> weights_;

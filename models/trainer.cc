@@ -139,9 +139,9 @@ absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& 
       for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
         if (set == WeightSet::kSwa && !HasAverage(run->options(), run->step())) continue;
         Figures figures;
-        status = task->Evaluate(run, Split::kValidation, set, &figures);
+        status = task->Evaluate(run, task->watched(), set, &figures);
         if (!status.ok()) break;
-        status = folder->LogEvaluation(run->step(), epoch(), SplitName(Split::kValidation),
+        status = folder->LogEvaluation(run->step(), epoch(), SplitName(task->watched()),
                                        WeightSetName(set), figures);
       }
     }

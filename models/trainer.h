@@ -9,10 +9,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "models/recipe.h"
 #include "models/run_folder.h"
 #include "optimizers/run.h"
 
@@ -26,13 +28,23 @@ class Task {
  public:
   virtual ~Task() = default;
 
-  virtual int64_t steps_per_epoch() const = 0;
-  virtual int64_t items_per_step() const = 0;  // characters, images
-  virtual int64_t members() const = 0;         // K, 1 without late-phase weights
+  virtual const TrainPlan& plan() const = 0;
+  int64_t steps_per_epoch() const { return plan().steps_per_epoch; }
+  int64_t members() const { return plan().late_phase.members; }  // K, 1 without late-phase weights
+
+  virtual int64_t parameters() const = 0;     // weights of one member's network
+  virtual double items_per_step() const = 0;  // characters, images; the epoch's mean
+  virtual std::vector<Split> splits() const = 0;
+  virtual Split watched() const { return Split::kValidation; }  // evaluated during training
+
   // The loss of a minibatch, a scalar of type float or double; and the mean loss of the minibatches
   // since the epoch began, a double (EpochMean).
   virtual std::string loss() const = 0;
   virtual std::string epoch_loss() const = 0;
+
+  // A session of the graph. The task may have functions of its own called by the run, and must
+  // outlive it.
+  virtual absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) = 0;
 
   // The feeds of minibatch t, a function of t alone. Called on another thread.
   virtual absl::Status Batch(int64_t t, Run::Feeds* feeds) = 0;
@@ -40,6 +52,7 @@ class Task {
   // A mean training loss in the task's own terms.
   virtual Figures OfLoss(double loss) const = 0;
   virtual absl::Status Evaluate(Run* run, Split split, WeightSet set, Figures* figures) = 0;
+  virtual absl::Status EvaluateMember(Run* run, Split split, int32_t member, Figures* figures) = 0;
   // Each member's figures, and those of their averaged predictions.
   virtual absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
                                        Figures* ensemble) = 0;
@@ -63,7 +76,7 @@ struct TrainProgress {
 struct TrainOptions {
   int64_t steps = 0;        // in all
   int64_t log_every = 100;  // minibatches between lines
-  // Minibatches between evaluations on the validation split; 0: none. The last step's is left out.
+  // Minibatches between evaluations on the watched split; 0: none. The last step's is left out.
   int64_t evaluate_every = 0;
   int64_t checkpoint_every = 0;  // minibatches; one is also written at the start and at the end
   // The state at this step is kept in the folder `fork`, for a run with more members to start from;

@@ -190,7 +190,7 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
 TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Enwik8* task, Run* run,
                        RunFolder* folder) {
   const Enwik8Config& config = planned.config;
-  const Enwik8Plan& plan = task->plan();
+  const TrainPlan& plan = task->plan();
   TrainOptions options;
   options.steps = plan.steps;
   options.log_every = config.log_every;
@@ -276,8 +276,8 @@ Json TrainOne(const PlannedRun& planned, const Command& command, const ByteText&
   Require(RunFolder::Open(planned.folder, run->step(), &folder));
   WriteConfig(planned.folder, config);
 
-  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %ld characters\n", name.c_str(),
-               long{task->parameters()}, long{task->plan().steps}, long{task->items_per_step()});
+  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.6g characters\n", name.c_str(),
+               long{task->parameters()}, long{task->plan().steps}, task->items_per_step());
   const TrainEnd end = TrainToTheEnd(planned, name, task.get(), run.get(), folder.get());
   if (end.stopped) {
     std::fprintf(stderr, "%s: stopped at step %ld; the state is saved\n", name.c_str(),

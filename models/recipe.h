@@ -1,0 +1,41 @@
+// What every experiment of the paper says of its training: the model, its length, the late phase.
+#ifndef LATE_PHASE_MODELS_RECIPE_H_
+#define LATE_PHASE_MODELS_RECIPE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "optimizers/late_phase.h"
+
+namespace late_phase {
+
+struct Recipe {
+  std::string model = "late-phase";  // "base", …, "late-phase"
+  double epochs = 50;
+  int64_t steps = 0;  // in all, instead of epochs; 0: epochs
+  int64_t members = 10;
+  double t0 = 30;       // epochs before the members are spawned
+  double sigma = 0.35;  // σ0
+  double gamma = 1;     // γ of the base's step
+  // Epochs before averaging begins, -1: never; the first sample follows swa_every later.
+  double swa_start = 40;
+  double swa_every = 1;  // epochs
+  int64_t seed = 0;
+  std::string dtype = "float32";  // or float64
+  std::string device;             // "GPU:0"; empty: the CPU
+
+  bool late_phase() const { return model == "late-phase"; }
+};
+
+// The recipe in minibatches, which depend on the data's size.
+struct TrainPlan {
+  int64_t steps_per_epoch = 0;
+  int64_t steps = 0;  // in all
+  LatePhaseOptions late_phase;
+};
+absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_RECIPE_H_

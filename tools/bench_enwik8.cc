@@ -19,9 +19,9 @@
 #include "nlohmann/json.hpp"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/core/public/session.h"
-#include "tools/enwik8_run.h"
 #include "tools/files.h"
 #include "tools/program.h"
+#include "tools/session.h"
 
 namespace late_phase {
 namespace {

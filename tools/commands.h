@@ -2,12 +2,14 @@
 #ifndef LATE_PHASE_TOOLS_COMMANDS_H_
 #define LATE_PHASE_TOOLS_COMMANDS_H_
 
+#include <string>
+
 namespace late_phase {
 
-// argv[0] is the program, the command's own arguments follow.
-int TrainEnwik8(int argc, char** argv);  // train enwik8
-int Evaluate(int argc, char** argv);     // eval
-int Sample(int argc, char** argv);       // sample
+// argv[0] is a name, the command's own arguments follow.
+int TrainCommand(const std::string& program, int argc, char** argv);  // train PROGRAM
+int EvalCommand(int argc, char** argv);                               // eval
+int SampleCommand(int argc, char** argv);                             // sample
 
 }  // namespace late_phase
 

@@ -1,15 +1,19 @@
 // tools/latephase eval: the figures of a trained run's weights.
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tools/commands.h"
-#include "tools/enwik8_run.h"
+#include "tools/experiment.h"
 #include "tools/program.h"
+#include "tools/runs.h"
+#include "tools/session.h"
 
 namespace late_phase {
 namespace {
@@ -17,31 +21,49 @@ namespace {
 constexpr char kCommand[] = "tools/latephase eval";
 constexpr char kWeights[] = "collapsed, swa, members, ensemble, current, or member-K";
 
-// A row of the table; the first one brings its head along, so that a refusal prints nothing else.
-void Print(const std::string& weights, const Figures& figures, std::string* head) {
-  std::fputs(head->c_str(), stdout);
-  head->clear();
-  std::printf("| %s | %.4f |\n", weights.c_str(), figures.at("bpc"));
-  std::fflush(stdout);
-}
+// The table, row by row; the first one brings the head along, so that a refusal prints nothing
+// else.
+class Table {
+ public:
+  Table(const std::string& title, const std::string& split, const std::vector<Column>& columns)
+      : columns_(columns), head_(title + "\n\n| weights |") {
+    for (const Column& column : columns)
+      absl::StrAppend(&head_, " ", split, " ", column.head, " |");
+    absl::StrAppend(&head_, "\n|---|");
+    for (size_t i = 0; i < columns.size(); ++i) absl::StrAppend(&head_, "---|");
+    absl::StrAppend(&head_, "\n");
+  }
+
+  void Print(const std::string& weights, const Figures& figures) {
+    std::string row = absl::StrCat(head_, "| ", weights, " |");
+    for (const Column& column : columns_) absl::StrAppend(&row, " ", column.Number(figures), " |");
+    std::puts(row.c_str());
+    std::fflush(stdout);
+    head_.clear();
+  }
+
+ private:
+  const std::vector<Column> columns_;
+  std::string head_;
+};
 
 // Every set that the run has.
-std::vector<std::string> AllSets(const RestoredRun& restored) {
+std::vector<std::string> AllSets(const Task& task, const Run& run) {
   std::vector<std::string> sets = {"collapsed"};
-  if (HasAverage(restored.run->options(), restored.run->step())) sets.push_back("swa");
-  if (restored.task->members() > 1 && restored.run->step() > restored.run->options().start) {
+  if (HasAverage(run.options(), run.step())) sets.push_back("swa");
+  if (task.members() > 1 && run.step() > run.options().start) {
     sets.insert(sets.end(), {"members", "ensemble"});
   }
   return sets;
 }
 
 // "member-3" -> 3; "current" is the member whose turn is next.
-int64_t MemberOf(const std::string& weights, const RestoredRun& restored) {
-  const LatePhaseOptions& options = restored.run->options();
-  const int64_t since = restored.run->step() - options.start;
+int32_t MemberOf(const std::string& weights, const Run& run) {
+  const LatePhaseOptions& options = run.options();
+  const int64_t since = run.step() - options.start;
   const int64_t alive = since > 0 ? options.members : 1;
   if (weights == "current") return since > 0 ? since % options.members : 0;
-  int64_t k = -1;
+  int32_t k = -1;
   const bool is_number =
       weights.rfind("member-", 0) == 0 && absl::SimpleAtoi(weights.substr(7), &k);
   if (!is_number) {
@@ -49,71 +71,82 @@ int64_t MemberOf(const std::string& weights, const RestoredRun& restored) {
   }
   if (k < 0 || k >= alive) {
     throw UsageError(absl::StrCat("`weights` must be member-0 to member-", alive - 1, " at step ",
-                                  restored.run->step(), ". Received: weights=", weights));
+                                  run.step(), ". Received: weights=", weights));
   }
   return k;
 }
 
-void EvaluateSets(const std::vector<std::string>& sets, Split split, RestoredRun* restored,
-                  std::string head) {
+void EvaluateSets(const std::vector<std::string>& sets, Split split, Task* task, Run* run,
+                  Table* table) {
   std::vector<Figures> members;  // both of members and ensemble come from one pass
   Figures ensemble;
   for (const std::string& set : sets) {
     Figures figures;
     if (set == "members" || set == "ensemble") {
-      if (restored->run->step() <= restored->run->options().start) {
+      if (run->step() <= run->options().start) {
         throw UsageError(absl::StrCat("`weights` must be there: the members begin at step ",
-                                      restored->run->options().start, ". Received: weights=", set,
-                                      " at step ", restored->run->step()));
+                                      run->options().start, ". Received: weights=", set,
+                                      " at step ", run->step()));
       }
-      if (members.empty()) {
-        Require(restored->task->EvaluateMembers(restored->run.get(), split, &members, &ensemble));
-      }
-      if (set == "ensemble") Print(set, ensemble, &head);
+      if (members.empty()) Require(task->EvaluateMembers(run, split, &members, &ensemble));
+      if (set == "ensemble") table->Print(set, ensemble);
       if (set == "members") {
-        for (size_t k = 0; k < members.size(); ++k)
-          Print(absl::StrCat("member-", k), members[k], &head);
+        for (size_t k = 0; k < members.size(); ++k) {
+          table->Print(absl::StrCat("member-", k), members[k]);
+        }
       }
     } else if (set == "collapsed" || set == "swa") {
-      Require(restored->task->Evaluate(restored->run.get(), split, WeightSetOf(set, *restored),
-                                       &figures));
-      Print(set, figures, &head);
+      Require(task->Evaluate(run, split, WeightSetOf(set, *run), &figures));
+      table->Print(set, figures);
     } else {
-      Require(restored->task->EvaluateMember(restored->run.get(), split, MemberOf(set, *restored),
-                                             &figures));
-      Print(set, figures, &head);
+      Require(task->EvaluateMember(run, split, MemberOf(set, *run), &figures));
+      table->Print(set, figures);
     }
   }
 }
 
+Split SplitOf(const std::string& name, const std::vector<Split>& splits) {
+  std::vector<std::string> names;
+  for (const Split split : splits) {
+    if (name == SplitName(split)) return split;
+    names.push_back(SplitName(split));
+  }
+  throw UsageError(absl::StrCat("`split` must be one of ", absl::StrJoin(names, ", "),
+                                ". Received: split=", name));
+}
+
 int Main(int argc, char** argv) {
-  Enwik8Flags flags;
-  std::string dir, weights, split = "test";
-  CLI::App app("The bits per character of a run's weights.", kCommand);
+  SessionFlags session;
+  std::string dir, weights, data, split_name = "test";
+  CLI::App app("The figures of a run's weights.", kCommand);
   app.add_option("RUN_DIR", dir, "folder of a run; of several models the late-phase one is taken")
       ->required();
   app.add_option("--weights", weights,
                  absl::StrCat("with commas between: ", kWeights, "; else all the run has"));
-  app.add_option("--split", split, "test or validation")
-      ->check(CLI::IsMember({"test", "validation"}))
+  app.add_option("--split", split_name, "test, or validation if the run's data has one")
       ->capture_default_str();
-  AddDataFlag(&flags, &app);
-  AddDeviceFlags(&flags, &app);
+  app.add_option("--data", data, "as in training");
+  AddSessionFlags(&session, &app);
   ParseCommandLine(argc, argv, &app);
   const std::string folder = RunFolderIn(dir);
-  ChooseDevice(&flags);
-  const std::unique_ptr<RestoredRun> restored = RestoreRun(folder, flags, /*with_text=*/true);
+  ChooseDevice(&session);
+  const std::unique_ptr<Experiment> experiment = ReadExperiment(folder);
+  experiment->recipe().device = session.device;
+  experiment->OpenData(data);
+  const std::unique_ptr<Task> task = experiment->MakeTask();
+  const Split split = SplitOf(split_name, task->splits());
+  const std::unique_ptr<Run> run = RestoreRun(folder, session.threads, task.get());
   const std::vector<std::string> sets =
-      weights.empty() ? AllSets(*restored) : absl::StrSplit(weights, ',');
-  EvaluateSets(sets, split == "test" ? Split::kTest : Split::kValidation, restored.get(),
-               absl::StrCat(folder, ", step ", restored->run->step(), "\n\n| weights | ", split,
-                            " BPC |\n|---|---|\n"));
+      weights.empty() ? AllSets(*task, *run) : absl::StrSplit(weights, ',');
+  Table table(absl::StrCat(folder, ", step ", run->step()), split_name,
+              experiment->program().columns);
+  EvaluateSets(sets, split, task.get(), run.get(), &table);
   return 0;
 }
 
 }  // namespace
 
-int Evaluate(int argc, char** argv) {
+int EvalCommand(int argc, char** argv) {
   return RunProgram(kCommand, [&] { return Main(argc, argv); });
 }
 

@@ -33,8 +33,6 @@ struct Run {
 };
 
 SettingList NqpSettings(NqpOptions* o) {
-  constexpr int64_t kMany = 1000000000000;  // updates: a century
-  auto positive = [](double x) { return x > 0; };
   auto rate = [](double x) {
     return x > 0 && x < 2;
   };  // 2 is where the largest curvature, 1, diverges
@@ -44,11 +42,9 @@ SettingList NqpSettings(NqpOptions* o) {
       Integer("seed", "the first seed", 0, kMany, &o->seed),
       Integer("n", "dimensions", 1, 1000000, &o->n),
       Integer("batch", "batch size B", 1, 1000000000, &o->batch),
-      Real("target_norm", "norm of the optimum w*", "a number > 0", positive, &o->target_norm),
-      Real(
-          "distance", "distance of the start from w*, towards the origin", "a number >= 0",
-          [](double x) { return x >= 0; }, &o->distance),
-      Real("phi", "start of the late-phase weights", "a number > 0", positive, &o->phi),
+      Positive("target_norm", "norm of the optimum w*", &o->target_norm),
+      NotNegative("distance", "distance of the start from w*, towards the origin", &o->distance),
+      Positive("phi", "start of the late-phase weights", &o->phi),
       Real("lr", "learning rate", "a number in (0, 2)", rate, &o->lr),
       Integer("iterations", "updates of the base weights", 1, kMany, &o->iterations),
       Integer("average_last", "updates over which the loss is averaged", 1, kMany,

@@ -1,11 +1,15 @@
 // tools/latephase sample: text written by a trained run's network.
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "tools/commands.h"
-#include "tools/enwik8_run.h"
+#include "tools/enwik8_experiment.h"
 #include "tools/program.h"
+#include "tools/runs.h"
+#include "tools/session.h"
 
 namespace late_phase {
 namespace {
@@ -13,7 +17,7 @@ namespace {
 constexpr char kCommand[] = "tools/latephase sample";
 
 int Main(int argc, char** argv) {
-  Enwik8Flags flags;
+  SessionFlags session;
   Enwik8::Sampling sampling;
   std::string dir, weights = "collapsed";
   sampling.prompt = "The ";
@@ -31,14 +35,24 @@ int Main(int argc, char** argv) {
   app.add_option("--weights", weights, "collapsed or swa")
       ->check(CLI::IsMember({"collapsed", "swa"}))
       ->capture_default_str();
-  AddDeviceFlags(&flags, &app);
+  AddSessionFlags(&session, &app);
   ParseCommandLine(argc, argv, &app);
   const std::string folder = RunFolderIn(dir);
-  ChooseDevice(&flags);
-  const std::unique_ptr<RestoredRun> restored = RestoreRun(folder, flags, /*with_text=*/false);
-  sampling.set = WeightSetOf(weights, *restored);
+  Enwik8Experiment experiment;
+  const std::string program = ProgramOf(folder), enwik8 = experiment.program().name;
+  if (program != enwik8) {
+    throw UsageError(absl::StrCat("RUN_DIR must be a run of ", enwik8,
+                                  ", whose networks write text. Received: ", folder, ", a run of ",
+                                  program));
+  }
+  ReadSettings(folder + "/config.toml", program, experiment.Settings());
+  ChooseDevice(&session);
+  experiment.recipe().device = session.device;
+  const std::unique_ptr<Enwik8> task = experiment.MakeTaskWithoutText(folder + "/checkpoint");
+  const std::unique_ptr<Run> run = RestoreRun(folder, session.threads, task.get());
+  sampling.set = WeightSetOf(weights, *run);
   std::string text;
-  Require(restored->task->Sample(restored->run.get(), sampling, &text));
+  Require(task->Sample(run.get(), sampling, &text));
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fputc('\n', stdout);
   return 0;
@@ -46,7 +60,7 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 
-int Sample(int argc, char** argv) {
+int SampleCommand(int argc, char** argv) {
   return RunProgram(kCommand, [&] { return Main(argc, argv); });
 }
 

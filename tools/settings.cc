@@ -97,6 +97,19 @@ std::string Suggestion(const std::string& name, const SettingList& settings) {
   return text;
 }
 
+// `whose` settings they are, for messages.
+toml::table ReadTable(const std::string& path, const std::string& whose) {
+  try {
+    return toml::parse(ReadFile(path));
+  } catch (const toml::parse_error& error) {
+    throw UsageError("the settings of " + whose + " must be a TOML file: line " +
+                     std::to_string(error.source().begin.line) + ": " +
+                     std::string(error.description()) + ". Received: " + path);
+  } catch (const std::exception& error) {
+    throw UsageError(error.what());
+  }
+}
+
 std::string PresetFolder() {
   const char* folder = std::getenv("LATE_PHASE_PRESETS");
   return folder ? folder : "models/presets";
@@ -147,6 +160,16 @@ Setting Real(std::string name, std::string help, std::string rule,
             return true;
           },
           [=] { return RealText(*value); }};
+}
+
+Setting Positive(std::string name, std::string help, double* value) {
+  return Real(
+      std::move(name), std::move(help), "a number > 0", [](double x) { return x > 0; }, value);
+}
+
+Setting NotNegative(std::string name, std::string help, double* value) {
+  return Real(
+      std::move(name), std::move(help), "a number >= 0", [](double x) { return x >= 0; }, value);
 }
 
 Setting Boolean(std::string name, std::string help, bool* value) {
@@ -218,17 +241,7 @@ void Assign(const Setting& setting, const std::string& text, const std::string& 
 
 void ReadSettings(const std::string& path, const std::string& program,
                   const SettingList& settings) {
-  toml::table table;
-  try {
-    table = toml::parse(ReadFile(path));
-  } catch (const toml::parse_error& error) {
-    throw UsageError("the settings of " + program + " must be a TOML file: line " +
-                     std::to_string(error.source().begin.line) + ": " +
-                     std::string(error.description()) + ". Received: " + path);
-  } catch (const std::exception& error) {
-    throw UsageError(error.what());
-  }
-  for (const auto& [key, node] : table) {
+  for (const auto& [key, node] : ReadTable(path, program)) {
     const std::string name(key.str());
     const auto setting = std::find_if(settings.begin(), settings.end(),
                                       [&](const Setting& s) { return s.name == name; });
@@ -238,6 +251,13 @@ void ReadSettings(const std::string& path, const std::string& program,
     }
     Assign(*setting, TomlText(node), " in " + path);
   }
+}
+
+std::string ReadValue(const std::string& path, const std::string& name) {
+  const toml::table table = ReadTable(path, "a run");
+  const toml::node* node = table.get(name);
+  if (!node) throw UsageError("`" + name + "` must be there. Received: " + path + " without it");
+  return TomlText(*node);
 }
 
 std::vector<std::string> PresetNames(const std::string& program) {

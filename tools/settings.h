@@ -27,10 +27,14 @@ struct Setting {
 };
 using SettingList = std::vector<Setting>;
 
+constexpr int64_t kMany = 1000000000000;  // the most of what has no bound of its own
+
 // Settings of each kind; the value must outlive them.
 Setting Integer(std::string name, std::string help, int64_t least, int64_t most, int64_t* value);
 Setting Real(std::string name, std::string help, std::string rule,
              std::function<bool(double)> holds, double* value);
+Setting Positive(std::string name, std::string help, double* value);     // a number > 0
+Setting NotNegative(std::string name, std::string help, double* value);  // a number >= 0
 Setting Boolean(std::string name, std::string help, bool* value);
 Setting Choice(std::string name, std::string help, std::vector<std::string> words,
                std::string* value);
@@ -49,6 +53,9 @@ void Assign(const Setting& setting, const std::string& text, const std::string& 
 // Sets what the TOML file holds. Throws UsageError for what is no setting of the program, naming
 // the one that may be meant.
 void ReadSettings(const std::string& path, const std::string& program, const SettingList& settings);
+
+// One value of the TOML file as a flag would give it; UsageError if the file has none of that name.
+std::string ReadValue(const std::string& path, const std::string& name);
 
 // The presets of a program: NAME of each PROGRAM-NAME.toml in the folder LATE_PHASE_PRESETS, by
 // default models/presets; "quick" first.

@@ -14,14 +14,13 @@ int main(int argc, char** argv) {
   if (const char* terminal = std::getenv("LATE_PHASE_STDERR"))
     dup2(std::atoi(terminal), STDERR_FILENO);
   const std::string command = argc > 1 ? argv[1] : "";
-  const std::string program = argc > 2 ? argv[2] : "";
-  if (command == "train" && program == "enwik8") {
-    return late_phase::TrainEnwik8(argc - 2, argv + 2);
+  if (command == "train" && argc > 2) {
+    return late_phase::TrainCommand(argv[2], argc - 2, argv + 2);
   }
-  if (command == "eval") return late_phase::Evaluate(argc - 1, argv + 1);
-  if (command == "sample") return late_phase::Sample(argc - 1, argv + 1);
+  if (command == "eval") return late_phase::EvalCommand(argc - 1, argv + 1);
+  if (command == "sample") return late_phase::SampleCommand(argc - 1, argv + 1);
   std::fprintf(stderr,
-               "tools/latephase: the command must be train enwik8, eval or sample. Received: %s\n",
+               "tools/latephase: the command must be train PROGRAM, eval or sample. Received: %s\n",
                command.c_str());
   return 2;
 }

@@ -1,11 +1,12 @@
-// tools/latephase train enwik8: trains base, rank1 and late-phase models, each in a run folder, and
-// writes their figures to results.json. The table and the curves are drawn from there by
-// tools/enwik8_table.py and tools/plot.py.
+// tools/latephase train PROGRAM: trains the program's models, each in a run folder, and writes
+// their figures to results.json. The table and the curves are drawn from there by
+// tools/PROGRAM_table.py and tools/plot.py.
 #include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,12 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "tools/commands.h"
-#include "tools/enwik8_run.h"
+#include "tools/experiment.h"
 #include "tools/files.h"
 #include "tools/program.h"
 #include "tools/progress_line.h"
+#include "tools/runs.h"
+#include "tools/session.h"
 
 namespace late_phase {
 namespace {
@@ -27,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr char kCommand[] = "tools/latephase train enwik8";
+std::string CommandOf(const std::string& program) { return "tools/latephase train " + program; }
 
 // Set by SIGINT and SIGTERM: the step is finished, the state saved.
 volatile std::sig_atomic_t stop_requested = 0;
@@ -40,28 +43,30 @@ void StopOnSignals() {
 }
 
 struct Command {
-  Enwik8Config config;
-  Enwik8Flags flags;
-  std::string preset = "quick", out;
+  std::unique_ptr<Experiment> experiment;
+  SessionFlags session;
+  std::string data, preset, out;
   bool resume = false;
 };
 
-Command Parse(int argc, char** argv) {
+Command Parse(const std::string& name, int argc, char** argv) {
   Command command;
-  const SettingList settings = Enwik8Settings(&command.config);
-  CLI::App app("Trains the paper's enwik8 LSTM: plain, with rank-1 factors, with late-phase ones.",
-               kCommand);
+  command.experiment = MakeExperiment(name);
+  const Program& program = command.experiment->program();
+  const SettingList settings = command.experiment->Settings();
+  command.preset = program.preset;
+  CLI::App app(program.description, CommandOf(name));
   app.add_option("--preset", command.preset,
-                 PresetRule(kEnwik8) + "; its values are the defaults of the flags below")
+                 PresetRule(name) + "; its values are the defaults of the flags below")
       ->capture_default_str();
-  app.add_option("--out", command.out, "folder of the run; by default runs/enwik8-PRESET");
+  app.add_option("--out", command.out, "folder of the run; by default runs/" + name + "-PRESET");
   app.add_flag("--resume", command.resume, "goes on with the run in that folder, as it was set up");
-  AddDataFlag(&command.flags, &app);
-  AddDeviceFlags(&command.flags, &app);
+  app.add_option("--data", command.data, program.data_help);
+  AddSessionFlags(&command.session, &app);
   AddFlags(settings, &app);
   ParseCommandLine(argc, argv, &app);
   if (command.out.empty()) {
-    command.out = "runs/enwik8-" + fs::path(command.preset).stem().string();
+    command.out = "runs/" + name + "-" + fs::path(command.preset).stem().string();
   }
   const std::string config = command.out + "/config.toml";
   if (command.resume) {
@@ -69,7 +74,7 @@ Command Parse(int argc, char** argv) {
       throw UsageError("`out` must hold a run to resume, with its config.toml. Received: out=" +
                        command.out);
     }
-    ReadSettings(config, kEnwik8, settings);
+    ReadSettings(config, name, settings);
   } else {
     if (fs::exists(command.out) && !fs::is_empty(command.out)) {
       throw UsageError(
@@ -77,49 +82,17 @@ Command Parse(int argc, char** argv) {
           "--resume. Received: out=" +
           command.out);
     }
-    ReadPreset(kEnwik8, command.preset, settings);
+    ReadPreset(name, command.preset, settings);
   }
   ApplyFlags(settings, app);
   return command;
 }
 
-// One run of a comparison.
-struct PlannedRun {
-  Enwik8Config config;
-  std::string folder;
-  std::string fork_from;  // of the run that is the same until T0; empty: none
-  bool keep_fork = false;
-};
-
-std::vector<PlannedRun> PlanRuns(const Command& command) {
-  const bool all = command.config.options.model == "all";
-  const std::vector<std::string> models =
-      all ? std::vector<std::string>{"base", "rank1", "late-phase"}
-          : std::vector<std::string>{command.config.options.model};
-  std::vector<PlannedRun> runs;
-  for (int64_t i = 0; i < command.config.seeds; ++i) {
-    const int64_t seed = command.config.options.seed + i;
-    const std::string parent =
-        command.config.seeds > 1 ? absl::StrCat(command.out, "/seed-", seed) : command.out;
-    for (const std::string& model : models) {
-      PlannedRun run{command.config, all ? parent + "/" + model : parent, "", false};
-      run.config.seeds = 1;
-      run.config.options.seed = seed;
-      run.config.options.model = model;
-      run.config.options.device = command.flags.device;
-      run.keep_fork = all && model == "rank1";
-      if (all && model == "late-phase") run.fork_from = parent + "/rank1";
-      runs.push_back(run);
-    }
-  }
-  return runs;
-}
-
-void WriteConfig(const std::string& folder, Enwik8Config config) {
+void WriteConfig(const std::string& folder, Experiment* experiment) {
   WriteFile(folder + "/config.toml",
-            absl::StrCat("# Every value used; `", kCommand,
+            absl::StrCat("# Every value used; `", CommandOf(experiment->program().name),
                          " --preset FILE --out DIR` does the same again.\n",
-                         ConfigText(Enwik8Settings(&config))));
+                         ConfigText(experiment->Settings())));
 }
 
 Json ToJson(const Figures& figures) {
@@ -129,7 +102,7 @@ Json ToJson(const Figures& figures) {
 }
 
 // The final figures of a trained model on a split, by weight set.
-Json Evaluate(Enwik8* task, Run* run, Split split) {
+Json Evaluate(Task* task, Run* run, Split split) {
   Json results;
   Figures figures;
   Require(task->Evaluate(run, split, WeightSet::kCollapsed, &figures));
@@ -138,9 +111,12 @@ Json Evaluate(Enwik8* task, Run* run, Split split) {
     Require(task->Evaluate(run, split, WeightSet::kSwa, &figures));
     results["swa"] = ToJson(figures);
   }
-  if (split == Split::kTest && task->members() > 1 && run->step() > run->options().start) {
+  const int64_t since = run->step() - run->options().start;
+  if (split == Split::kTest && task->members() > 1 && since > 0) {
     std::vector<Figures> members;
     Require(task->EvaluateMembers(run, split, &members, &figures));
+    // The one that the last minibatch trained.
+    results["current"] = ToJson(members[(since - 1) % members.size()]);
     for (const Figures& member : members) results["members"].push_back(ToJson(member));
     results["ensemble"] = ToJson(figures);
   }
@@ -179,30 +155,31 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
   } else if (!planned.fork_from.empty() && LatestCheckpoint(fork).has_value()) {
     Require(run->Fork(fork));
     Require(RunFolder::CopyMetrics(planned.fork_from, planned.folder, run->step()));
-    std::fprintf(stderr, "%s: forked from rank1 at step %ld, where the members begin\n",
-                 name.c_str(), long{run->step()});
+    std::fprintf(stderr, "%s: forked from %s at step %ld, where the members begin\n", name.c_str(),
+                 fs::path(planned.fork_from).filename().c_str(), long{run->step()});
   } else {
     Require(run->Initialize());
   }
 }
 
 // Trains to the end, with a progress line.
-TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Enwik8* task, Run* run,
+TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task* task, Run* run,
                        RunFolder* folder) {
-  const Enwik8Config& config = planned.config;
+  const Experiment& experiment = *planned.experiment;
+  const Program& program = experiment.program();
   const TrainPlan& plan = task->plan();
   TrainOptions options;
   options.steps = plan.steps;
-  options.log_every = config.log_every;
-  options.checkpoint_every = config.checkpoint_every;
-  if (config.evaluate_every > 0) {
+  options.log_every = experiment.log_every;
+  options.checkpoint_every = experiment.checkpoint_every;
+  if (experiment.evaluate_every > 0) {
     options.evaluate_every =
-        std::max<int64_t>(1, std::llround(config.evaluate_every * plan.steps_per_epoch));
+        std::max<int64_t>(1, std::llround(experiment.evaluate_every * plan.steps_per_epoch));
   }
-  if (planned.keep_fork) options.fork_at = std::llround(config.options.t0 * plan.steps_per_epoch);
-  options.advice =
-      absl::StrCat("Start again with a lower --learning-rate (now ", config.options.learning_rate,
-                   ") or a smaller --clip-norm (now ", config.options.clip_norm, ").");
+  if (planned.keep_fork) {
+    options.fork_at = std::llround(experiment.recipe().t0 * plan.steps_per_epoch);
+  }
+  options.advice = experiment.Advice();
   options.stop = [] { return stop_requested != 0; };
   ProgressLine line(60);
   bool placed = false;
@@ -212,12 +189,12 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Enwik
       std::fprintf(stderr, "%s: %s\n", name.c_str(), PlacementText(*run).c_str());
       placed = true;
     }
-    line.Show(
-        absl::StrFormat("%s: epoch %.2f of %.4g, step %d, %.3f bpc, %s characters/s, %s left", name,
-                        progress.epoch, static_cast<double>(progress.steps) / plan.steps_per_epoch,
-                        progress.step, progress.figures.at("bpc"),
-                        CountText(progress.items_per_second), DurationText(progress.seconds_left)),
-        static_cast<double>(progress.step) / progress.steps);
+    line.Show(absl::StrFormat(
+                  "%s: epoch %.2f of %.4g, step %d, %s, %s %s/s, %s left", name, progress.epoch,
+                  static_cast<double>(progress.steps) / plan.steps_per_epoch, progress.step,
+                  program.progress.Text(progress.figures), CountText(progress.items_per_second),
+                  program.items, DurationText(progress.seconds_left)),
+              static_cast<double>(progress.step) / progress.steps);
   };
   TrainEnd end;
   Require(Train(task, run, folder, options, &end));
@@ -225,96 +202,103 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Enwik
 }
 
 // Evaluates a trained model, logs its figures and returns them as results.json holds them.
-Json FinalResults(const Enwik8Config& config, const Enwik8Flags& flags, const TrainEnd& end,
-                  Enwik8* task, Run* run, RunFolder* folder) {
+Json FinalResults(const Experiment& experiment, const SessionFlags& session, const TrainEnd& end,
+                  Task* task, Run* run, RunFolder* folder) {
   std::vector<tensorflow::Tensor> mean;
   Require(run->Fetch({}, {task->epoch_loss()}, &mean));
+  const double epochs = static_cast<double>(run->step()) / task->steps_per_epoch();
   Json results = {
-      {"program", kEnwik8},
-      {"model", config.options.model},
-      {"seed", config.options.seed},
+      {"program", experiment.program().name},
+      {"model", experiment.recipe().model},
+      {"seed", experiment.recipe().seed},
       {"steps", run->step()},
-      {"epochs", static_cast<double>(run->step()) / task->steps_per_epoch()},
+      {"epochs", epochs},
       {"parameters", task->parameters()},
       {"train", ToJson(task->OfLoss(mean[0].scalar<double>()()))},
-      {"validation", Evaluate(task, run, Split::kValidation)},
-      {"test", Evaluate(task, run, Split::kTest)},
-      {"seconds", end.seconds},
-      {"items_per_second", run->step() * task->items_per_step() / end.seconds},
-      {"input_wait", end.input_wait},
-      {"threads", flags.threads},
-      {"device", flags.device},
   };
-  for (const char* split : {"validation", "test"}) {
-    for (const auto& [weights, figures] : results[split].items()) {
+  for (const Split split : task->splits()) {
+    Json& of_split = results[SplitName(split)] = Evaluate(task, run, split);
+    for (const auto& [weights, figures] : of_split.items()) {
       if (!figures.is_object()) continue;
-      Require(folder->LogEvaluation(run->step(), results["epochs"], split, weights,
+      Require(folder->LogEvaluation(run->step(), epochs, SplitName(split), weights,
                                     figures.get<Figures>()));
     }
   }
+  results["seconds"] = end.seconds;
+  results["items_per_second"] = run->step() * task->items_per_step() / end.seconds;
+  results["input_wait"] = end.input_wait;
+  results["threads"] = session.threads;
+  results["device"] = session.device;
   return results;
 }
 
+// "test 2.3210 bpc, with SWA 2.3180 bpc"
+std::string TestText(const Program& program, const Json& test) {
+  auto text = [&](const char* weights) {
+    const Figures figures = test[weights].get<Figures>();
+    return absl::StrJoin(program.columns, ", ", [&](std::string* out, const Column& column) {
+      out->append(column.Text(figures));
+    });
+  };
+  return absl::StrCat("test ", text("collapsed"),
+                      test.contains("swa") ? ", with SWA " + text("swa") : "");
+}
+
 // Trains one model, or goes on with it, and returns its results; null if it was stopped.
-Json TrainOne(const PlannedRun& planned, const Command& command, const ByteText& text) {
-  const Enwik8Config& config = planned.config;
+Json TrainOne(const PlannedRun& planned, const Command& command) {
+  const Experiment& experiment = *planned.experiment;
+  const Program& program = experiment.program();
   const std::string results_path = planned.folder + "/results.json";
-  std::unique_ptr<Enwik8> task;
-  Require(Enwik8::Create(config.options, &text, &task));
+  const std::unique_ptr<Task> task = experiment.MakeTask();
   if (command.resume && fs::exists(results_path)) {
     // Finished already, unless it is to go on for longer now.
     const Json results = Json::parse(ReadFile(results_path), nullptr, /*allow_exceptions=*/false);
     if (results.is_object() && results.value("steps", 0) == task->plan().steps) return results;
   }
   const std::string name =
-      config.options.model +
-      (command.config.seeds > 1 ? absl::StrCat(", seed ", config.options.seed) : "");
+      experiment.recipe().model +
+      (command.experiment->seeds > 1 ? absl::StrCat(", seed ", experiment.recipe().seed) : "");
   std::unique_ptr<Run> run;
-  Require(task->MakeRun(static_cast<int>(command.flags.threads), &run));
+  Require(task->MakeRun(static_cast<int>(command.session.threads), &run));
   Begin(planned, name, task->plan().steps, run.get());
   std::unique_ptr<RunFolder> folder;
   Require(RunFolder::Open(planned.folder, run->step(), &folder));
-  WriteConfig(planned.folder, config);
+  WriteConfig(planned.folder, planned.experiment.get());
 
-  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.6g characters\n", name.c_str(),
-               long{task->parameters()}, long{task->plan().steps}, task->items_per_step());
+  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.6g %s\n", name.c_str(),
+               long{task->parameters()}, long{task->plan().steps}, task->items_per_step(),
+               program.items.c_str());
   const TrainEnd end = TrainToTheEnd(planned, name, task.get(), run.get(), folder.get());
   if (end.stopped) {
     std::fprintf(stderr, "%s: stopped at step %ld; the state is saved\n", name.c_str(),
                  long{run->step()});
     return Json();
   }
-  Json results = FinalResults(config, command.flags, end, task.get(), run.get(), folder.get());
+  const Json results =
+      FinalResults(experiment, command.session, end, task.get(), run.get(), folder.get());
   WriteFile(results_path, results.dump(1) + "\n");
-  const Json& test = results["test"];
-  std::string text_of_swa;
-  if (test.contains("swa")) {
-    text_of_swa = absl::StrFormat(", with SWA %.4f", test["swa"]["bpc"].get<double>());
-  }
-  std::fprintf(stderr, "%s: test %.4f bpc%s\n", name.c_str(),
-               test["collapsed"]["bpc"].get<double>(), text_of_swa.c_str());
+  std::fprintf(stderr, "%s: %s\n", name.c_str(), TestText(program, results["test"]).c_str());
   return results;
 }
 
-int Main(int argc, char** argv) {
-  Command command = Parse(argc, argv);
-  const ByteText text = OpenText(command.flags, command.config.options.limits);
-  ChooseDevice(&command.flags);
-  const std::vector<PlannedRun> runs = PlanRuns(command);
+int Main(const std::string& program, int argc, char** argv) {
+  Command command = Parse(program, argc, argv);
+  command.experiment->OpenData(command.data);
+  ChooseDevice(&command.session);
+  command.experiment->recipe().device = command.session.device;
+  const std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
   // What is wrong with any of them is said before hours go into the first.
-  for (const PlannedRun& run : runs) {
-    std::unique_ptr<Enwik8> task;
-    Require(Enwik8::Create(run.config.options, &text, &task));
-  }
+  for (const PlannedRun& run : runs) run.experiment->MakeTask();
   MakeOutFolder(command.out);
   StopOnSignals();
   const bool several = runs.size() > 1;
-  if (several) WriteConfig(command.out, command.config);
-  Json results = {{"program", kEnwik8}, {"runs", Json::array()}};
+  if (several) WriteConfig(command.out, command.experiment.get());
+  Json results = {{"program", program}, {"runs", Json::array()}};
   for (const PlannedRun& run : runs) {
-    const Json result = stop_requested ? Json() : TrainOne(run, command, text);
+    const Json result = stop_requested ? Json() : TrainOne(run, command);
     if (result.is_null()) {
-      std::fprintf(stderr, "To go on: %s --resume --out %s\n", kCommand, command.out.c_str());
+      std::fprintf(stderr, "To go on: %s --resume --out %s\n", CommandOf(program).c_str(),
+                   command.out.c_str());
       return 0;
     }
     results["runs"].push_back(result);
@@ -330,8 +314,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 
-int TrainEnwik8(int argc, char** argv) {
-  return RunProgram(kCommand, [&] { return Main(argc, argv); });
+int TrainCommand(const std::string& program, int argc, char** argv) {
+  return RunProgram(CommandOf(program), [&] { return Main(program, argc, argv); });
 }
 
 }  // namespace late_phase

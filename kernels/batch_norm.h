@@ -63,7 +63,7 @@ struct BatchNormForwardArgs {
   T* running_variance;      // [C] out
   BatchNormSaved<T> saved;  // out
   double* sums;             // scratch of BatchNormSums elements
-  T* coefficients;          // scratch of kBatchNormCoefficients·C elements
+  T* coefficients;          // scratch of BatchNormCoefficients elements
 };
 
 template <typename T>
@@ -80,11 +80,11 @@ struct BatchNormBackwardArgs {
   T* dscale;                      // [C] out
   T* doffset;                     // [C] out
   double* sums;                   // scratch of BatchNormSums elements
-  T* coefficients;                // scratch of kBatchNormCoefficients·C elements
+  T* coefficients;                // scratch of BatchNormCoefficients elements
 };
 
-constexpr int64_t kBatchNormCoefficients = 4;
 int64_t BatchNormSums(const BatchNormShape& shape, const Parallel& parallel);
+int64_t BatchNormCoefficients(const BatchNormShape& shape);
 
 // Arrays may overlap only where it says so. The same thread count gives the same bits; another one
 // differs by rounding.

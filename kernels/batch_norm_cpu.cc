@@ -1,15 +1,20 @@
 // How the work is cut: the rows go to a few tasks per thread. Each direction passes over its arrays
 // twice, once for the sums, whose shares the tasks leave in `sums`, and once for the result.
 //
+// Few channels do not fill a vector, so several narrow rows are taken for one wide row, with every
+// channel as often as there are rows in it: see Partition. The loops know nothing of this.
+//
 // A share is made of blocks of kBlockRows rows. Within a block sums are of type T and, for the
 // statistics, of differences to the block's first row: since that row is one of the block, the sum
 // of squares Σ(x − x₀)² is at most kBlockRows times Σ(x − μ)², so little is lost when the latter is
-// taken from it, whatever mean and outliers there are. Blocks, then tasks, are merged in double.
+// taken from it, whatever mean and outliers there are. Blocks, then the rows of a wide row, then
+// tasks, are merged in double.
 //
 // The loops are compiled once per instruction set: foreach_target.h includes this file again for
 // each.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <type_traits>
 
 #include "kernels/batch_norm.h"
@@ -26,6 +31,9 @@
 #ifndef LATE_PHASE_KERNELS_BATCH_NORM_ROWS_
 #define LATE_PHASE_KERNELS_BATCH_NORM_ROWS_
 namespace late_phase {
+
+// Channels whose sums stay in the first-level cache.
+constexpr int64_t kStripe = 512;
 
 // What the loops know: rows of x and dy, and what is the same for all rows of a channel.
 template <typename T>
@@ -47,6 +55,22 @@ struct BatchNormRows {
   double* second;  // [C]
 };
 
+// Chan, Golub and LeVeque: of A rows with mean m and B rows with mean m + δ the mean is
+// m + δ·B/(A + B), and δ²·A·B/(A + B) is added to the sums of squares. With A = 0, and zeros for
+// its mean and squares, this is exactly what the B rows have.
+struct MergeMoments {
+  MergeMoments(int64_t before, int64_t count)
+      : share(static_cast<double>(count) / static_cast<double>(before + count)),
+        weight(static_cast<double>(before) * share) {}
+  HWY_INLINE void operator()(double of_mean, double of_squared, double* mean,
+                             double* squared) const {
+    const double delta = of_mean - *mean;
+    *mean += delta * share;
+    *squared += of_squared + delta * weight * delta;
+  }
+  double share, weight;
+};
+
 }  // namespace late_phase
 #endif  // LATE_PHASE_KERNELS_BATCH_NORM_ROWS_
 
@@ -56,11 +80,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Rows whose sums are of type T.
-constexpr int64_t kBlockRows = 32;
-// Rows that are read side by side, so that a sum is loaded and stored once for all of them.
-constexpr int64_t kTileRows = 4;
-// Channels whose sums stay in the first-level cache.
-constexpr int64_t kStripe = 256;
+constexpr int64_t kBlockRows = 16;
 
 // Calls body(d, j) for vectors of channels that cover [j, end): whole ones, then one each of half,
 // a quarter, ... for what is left.
@@ -73,121 +93,86 @@ HWY_INLINE void ForChannels(D d, int64_t j, int64_t end, const Body& body) {
   }
 }
 
-// Calls tile(count, at) for tiles that cover rows [row, rows): of kTileRows rows each, then of
-// single ones. `count` is a std::integral_constant, so that the loop over a tile is unrolled.
-template <class Tile>
-HWY_INLINE void ForTiles(int64_t row, int64_t rows, const Tile& tile) {
-  for (; row + kTileRows <= rows; row += kTileRows) {
-    tile(std::integral_constant<int64_t, kTileRows>(), row);
-  }
-  for (; row < rows; ++row) tile(std::integral_constant<int64_t, 1>(), row);
-}
-
-// Adds the share of `rows` rows to the two sums of a vector of channels; add(row, a, b) adds one
-// row's to a and b.
-template <class D, typename T, class Add>
-HWY_INLINE void AddTile(D d, int64_t rows, T* first, T* second, const Add& add) {
-  auto a = hn::Zero(d), b = hn::Zero(d);
-  for (int64_t row = 0; row < rows; ++row) add(row, a, b);
-  hn::StoreU(hn::Add(hn::LoadU(d, first), a), d, first);
-  hn::StoreU(hn::Add(hn::LoadU(d, second), b), d, second);
-}
-
-// For blocks of rows and stripes of channels: block(row, rows, begin, end, first, second) adds to
-// the zeros in first and second [end − begin], then merge(row, rows, begin, width, first, second)
-// takes the sums over.
-template <typename T, class Block, class Merge>
-HWY_INLINE void SumBlocks(int64_t rows, int64_t C, const Block& block, const Merge& merge) {
-  for (int64_t row = 0; row < rows; row += kBlockRows) {
-    const int64_t count = std::min(kBlockRows, rows - row);
-    for (int64_t begin = 0; begin < C; begin += kStripe) {
-      const int64_t width = std::min(kStripe, C - begin);
-      HWY_ALIGN T first[kStripe], second[kStripe];
-      std::fill_n(first, width, T(0));
-      std::fill_n(second, width, T(0));
-      block(row, count, begin, begin + width, first, second);
-      merge(row, count, begin, width, first, second);
+// Two sums per channel, by blocks of rows and stripes of channels. add(d, block, row, j, sum,
+// other) adds what `row` has at channel j to the vectors sum and other, where `block` is the first
+// row of its block; merge(block, rows, begin, width, sums, others) takes over a block's sums of the
+// channels from `begin`.
+//
+// Memory is read row after row: several rows side by side would save loads and stores of the sums,
+// and lose more because the processor foresees less of what is read.
+template <typename T, class Add, class Merge>
+HWY_INLINE void SumBlocks(const BatchNormRows<T>& a, const Add& add, const Merge& merge) {
+  std::fill_n(a.first, a.C, 0.0);
+  std::fill_n(a.second, a.C, 0.0);
+  for (int64_t block = 0; block < a.rows; block += kBlockRows) {
+    const int64_t rows = std::min(kBlockRows, a.rows - block);
+    for (int64_t begin = 0; begin < a.C; begin += kStripe) {
+      const int64_t width = std::min(kStripe, a.C - begin);
+      HWY_ALIGN T sums[kStripe], others[kStripe];
+      std::fill_n(sums, width, T(0));
+      std::fill_n(others, width, T(0));
+      for (int64_t row = block; row < block + rows; ++row) {
+        ForChannels(hn::ScalableTag<T>(), 0, width, [&](auto d, int64_t j) {
+          auto sum = hn::LoadU(d, sums + j), other = hn::LoadU(d, others + j);
+          add(d, block, row, begin + j, sum, other);
+          hn::StoreU(sum, d, sums + j);
+          hn::StoreU(other, d, others + j);
+        });
+      }
+      merge(block, rows, begin, width, sums, others);
     }
   }
 }
 
 template <typename T>
 void Statistics(const BatchNormRows<T>& a) {
-  const hn::ScalableTag<T> d;
-  const int64_t C = a.C;
-  auto block = [&](int64_t row, int64_t rows, int64_t begin, int64_t end, T* first, T* second) {
-    const T* x0 = a.x + row * C;
-    // The first row has no difference to itself.
-    ForTiles(1, rows, [&](auto tile, int64_t at) {
-      ForChannels(d, begin, end, [&](auto part, int64_t j) {
-        const auto shift = hn::LoadU(part, x0 + j);
-        AddTile(part, tile, first + j - begin, second + j - begin,
-                [&](int64_t r, auto& sum, auto& squares) {
-                  const auto difference = hn::Sub(hn::LoadU(part, x0 + (at + r) * C + j), shift);
-                  sum = hn::Add(sum, difference);
-                  squares = hn::MulAdd(difference, difference, squares);
-                });
-      });
-    });
+  auto add = [&](auto d, int64_t block, int64_t row, int64_t j, auto& sum, auto& squares) {
+    const auto shift = hn::LoadU(d, a.x + block * a.C + j);
+    const auto difference = hn::Sub(hn::LoadU(d, a.x + row * a.C + j), shift);
+    sum = hn::Add(sum, difference);
+    squares = hn::MulAdd(difference, difference, squares);
   };
-  // Chan, Golub and LeVeque: of A rows with mean m and B rows with mean m + δ the mean is
-  // m + δ·B/(A + B), and δ²·A·B/(A + B) is added to the sums of squares.
-  auto merge = [&](int64_t row, int64_t rows, int64_t begin, int64_t width, const T* sum,
+  auto merge = [&](int64_t block, int64_t rows, int64_t begin, int64_t width, const T* sums,
                    const T* squares) {
-    const double count = static_cast<double>(rows), before = static_cast<double>(row);
-    const double share = count / (before + count), weight = before * share;
-    const T* x0 = a.x + row * C + begin;
+    const MergeMoments merged(block, rows);
+    const double share = 1 / static_cast<double>(rows);
+    const T* shift = a.x + block * a.C + begin;
     double *mean = a.first + begin, *squared = a.second + begin;
     for (int64_t j = 0; j < width; ++j) {
-      const double total = sum[j], average = total / count;
-      const double block_mean = x0[j] + average, block_squared = squares[j] - total * average;
-      const double delta = block_mean - mean[j];
-      // The first block has nothing to be merged with.
-      mean[j] = row == 0 ? block_mean : mean[j] + delta * share;
-      squared[j] = row == 0 ? block_squared : squared[j] + block_squared + delta * delta * weight;
+      const double sum = sums[j], average = sum * share;
+      merged(shift[j] + average, squares[j] - sum * average, mean + j, squared + j);
     }
   };
-  SumBlocks<T>(a.rows, C, block, merge);
+  SumBlocks(a, add, merge);
 }
 
 // z > 0 lets dy through; NaN, too, so that a diverged channel shows.
-template <bool kRelu, class D, class V, typename T>
-HWY_INLINE V Unactivated(D d, const BatchNormRows<T>& a, V difference, int64_t j, V dy) {
+template <bool kRelu, class D, class V>
+HWY_INLINE V Unactivated(D d, V difference, V factor, V constant, V dy) {
   if constexpr (!kRelu) return dy;
-  const V z = hn::MulAdd(difference, hn::LoadU(d, a.factor + j), hn::LoadU(d, a.constant + j));
+  const V z = hn::MulAdd(difference, factor, constant);
   return hn::IfThenZeroElse(hn::Le(z, hn::Zero(d)), dy);
 }
 
 template <bool kRelu, typename T>
 void GradientSums(const BatchNormRows<T>& a) {
-  const hn::ScalableTag<T> d;
-  const int64_t C = a.C;
-  auto block = [&](int64_t row, int64_t rows, int64_t begin, int64_t end, T* first, T* second) {
-    const T *x = a.x + row * C, *dy = a.dy + row * C;
-    ForTiles(0, rows, [&](auto tile, int64_t at) {
-      ForChannels(d, begin, end, [&](auto part, int64_t j) {
-        const auto mean = hn::LoadU(part, a.mean + j);
-        AddTile(part, tile, first + j - begin, second + j - begin,
-                [&](int64_t r, auto& sum, auto& products) {
-                  const int64_t i = (at + r) * C + j;
-                  const auto difference = hn::Sub(hn::LoadU(part, x + i), mean);
-                  const auto dz =
-                      Unactivated<kRelu>(part, a, difference, j, hn::LoadU(part, dy + i));
-                  sum = hn::Add(sum, dz);
-                  products = hn::MulAdd(dz, difference, products);
-                });
-      });
-    });
+  auto add = [&](auto d, int64_t, int64_t row, int64_t j, auto& sum, auto& products) {
+    const int64_t i = row * a.C + j;
+    const auto difference = hn::Sub(hn::LoadU(d, a.x + i), hn::LoadU(d, a.mean + j));
+    const auto dz = Unactivated<kRelu>(d, difference, hn::LoadU(d, a.factor + j),
+                                       hn::LoadU(d, a.constant + j), hn::LoadU(d, a.dy + i));
+    sum = hn::Add(sum, dz);
+    products = hn::MulAdd(dz, difference, products);
   };
-  auto merge = [&](int64_t row, int64_t, int64_t begin, int64_t width, const T* sum,
+  auto merge = [&](int64_t, int64_t, int64_t begin, int64_t width, const T* sums,
                    const T* products) {
     double *first = a.first + begin, *second = a.second + begin;
     for (int64_t j = 0; j < width; ++j) {
-      first[j] = row == 0 ? sum[j] : first[j] + sum[j];
-      second[j] = row == 0 ? products[j] : second[j] + products[j];
+      first[j] += sums[j];
+      second[j] += products[j];
     }
   };
-  SumBlocks<T>(a.rows, C, block, merge);
+  SumBlocks(a, add, merge);
 }
 
 template <bool kRelu, typename T>
@@ -215,10 +200,12 @@ void InputGradient(const BatchNormRows<T>& a) {
     T* dx = a.dx + row * a.C;
     ForChannels(d, 0, a.C, [&](auto part, int64_t j) {
       const auto difference = hn::Sub(hn::LoadU(part, x + j), hn::LoadU(part, a.mean + j));
-      const auto dz = Unactivated<kRelu>(part, a, difference, j, hn::LoadU(part, dy + j));
+      const auto factor = hn::LoadU(part, a.factor + j);
+      const auto dz = Unactivated<kRelu>(part, difference, factor, hn::LoadU(part, a.constant + j),
+                                         hn::LoadU(part, dy + j));
       const auto centred = hn::Sub(dz, hn::LoadU(part, a.dconstant + j));
       const auto rest = hn::NegMulAdd(difference, hn::LoadU(part, a.dfactor + j), centred);
-      hn::StoreU(hn::Mul(rest, hn::LoadU(part, a.factor + j)), part, dx + j);
+      hn::StoreU(hn::Mul(rest, factor), part, dx + j);
     });
   }
 }
@@ -274,61 +261,132 @@ Loops<double> LoopsOf(double) {
           LATE_PHASE_FOR_TARGET(GradientSumsDouble), LATE_PHASE_FOR_TARGET(InputGradientDouble)};
 }
 
-// Every task has at least one row.
-int64_t Tasks(const BatchNormShape& s, const Parallel& parallel) {
-  const int64_t most = std::min(s.n, s.n * s.C / kBlockElements);
-  return std::clamp<int64_t>(most, 1, kTasksPerThread * std::max(1, parallel.threads));
+// Width of a row that keeps the loops busy, and a multiple of every vector width.
+constexpr int64_t kLeastWidth = 64, kMostLanes = 16;
+
+// How many rows make a wide one: as many as fill whole vectors and the least width.
+int64_t Fold(const BatchNormShape& s) {
+  if (s.C == 0) return 1;
+  int64_t fold = kMostLanes / std::gcd(kMostLanes, s.C);
+  while (fold * s.C < kLeastWidth) fold *= 2;
+  return fold * s.C <= kStripe && fold <= s.n ? fold : 1;
 }
 
-// Runs the loop over all rows, each task on its slice, with sums of its own.
+// A slice of the rows that the loops see as `rows` rows of `channels` channels.
+struct Part {
+  int64_t offset;          // in elements
+  int64_t rows, channels;  // channels is a multiple of C
+  int64_t sums;            // where its two sums per channel are
+};
+
+// The cut of [n,C] into parts. Each task has a part of at least one wide row of `width` = fold · C
+// channels; rows that do not make up a wide one are one more part, of C channels.
+struct Partition {
+  Partition(const BatchNormShape& s, const Parallel& parallel)
+      : C(s.C), width(Fold(s) * C), wide_rows(s.n / Fold(s)), rest(s.n % Fold(s)) {
+    const int64_t most = std::min(wide_rows, s.n * C / kBlockElements);
+    tasks = std::clamp<int64_t>(most, 1, kTasksPerThread * std::max(1, parallel.threads));
+  }
+
+  int64_t parts() const { return tasks + (rest > 0 ? 1 : 0); }
+  Part operator[](int64_t i) const {
+    if (i == tasks) return {wide_rows * width, rest, C, 2 * i * width};
+    const Slice slice(wide_rows, tasks, i);
+    return {slice.begin * width, slice.size(), width, 2 * i * width};
+  }
+
+  // Of the scratch for sums: those of all parts, then those of all rows.
+  int64_t totals() const { return 2 * parts() * width; }
+  int64_t sums() const { return totals() + 2 * C; }
+
+  int64_t C, width, wide_rows, rest, tasks;
+};
+
+// Runs the loop over all rows, each part with sums of its own.
 template <typename T>
-void RunLoop(Loop<T> loop, const BatchNormShape& s, const BatchNormRows<T>& all, double* sums,
+void RunLoop(Loop<T> loop, const Partition& partition, const BatchNormRows<T>& all, double* sums,
              const Parallel& parallel) {
-  const int64_t tasks = Tasks(s, parallel);
-  auto part = [&](int64_t task) {
-    const Slice slice(s.n, tasks, task);
+  auto run = [&](int64_t i) {
+    const Part part = partition[i];
     BatchNormRows<T> rows = all;
-    rows.rows = slice.size();
-    const int64_t offset = slice.begin * s.C;
-    rows.x += offset;
-    if (rows.y != nullptr) rows.y += offset;
-    if (rows.dy != nullptr) rows.dy += offset;
-    if (rows.dx != nullptr) rows.dx += offset;
-    rows.first = sums + task * 2 * s.C;
-    rows.second = rows.first + s.C;
+    rows.rows = part.rows;
+    rows.C = part.channels;
+    rows.x += part.offset;
+    if (rows.y != nullptr) rows.y += part.offset;
+    if (rows.dy != nullptr) rows.dy += part.offset;
+    if (rows.dx != nullptr) rows.dx += part.offset;
+    rows.first = sums + part.sums;
+    rows.second = rows.first + part.channels;
     loop(rows);
   };
-  if (tasks == 1) return part(0);
-  parallel.run(tasks, part);
+  if (partition.tasks > 1) return parallel.run(partition.parts(), run);
+  for (int64_t i = 0; i < partition.parts(); ++i) run(i);
 }
+
+// Leaves in the totals what add(rows, first, second, total_first, total_second) makes of all parts'
+// sums; it is called for `rows` rows of C channels at a time.
+template <class Add>
+void Total(const Partition& p, double* sums, const Add& add) {
+  double* totals = sums + p.totals();
+  std::fill_n(totals, 2 * p.C, 0.0);
+  for (int64_t i = 0; i < p.parts(); ++i) {
+    const Part part = p[i];
+    const double *first = sums + part.sums, *second = first + part.channels;
+    for (int64_t j = 0; j < part.channels; j += p.C) {
+      add(part.rows, first + j, second + j, totals, totals + p.C);
+    }
+  }
+}
+
+// What is the same for all rows of a channel, repeated to the width of a wide row.
+template <typename T>
+class Coefficients {
+ public:
+  Coefficients(const Partition& partition, T* scratch)
+      : C_(partition.C), width_(partition.width), next_(scratch) {}
+
+  // of_channel(j) for every channel.
+  template <class OfChannel>
+  const T* Add(const OfChannel& of_channel) {
+    T* values = next_;
+    next_ += width_;
+    for (int64_t j = 0; j < C_; ++j) values[j] = of_channel(j);
+    for (int64_t j = C_; j < width_; ++j) values[j] = values[j - C_];
+    return values;
+  }
+
+ private:
+  int64_t C_, width_;
+  T* next_;
+};
 
 // z = scale · (x − mean − mean_rest) · inv_std + offset as z = (x − mean) · factor + constant. Both
 // directions call this, so that both find the same z > 0.
 template <typename T>
-void Affine(int64_t C, const T* scale, const T* offset, const BatchNormSaved<const T>& saved,
-            BatchNormRows<T>* rows, T* coefficients) {
-  T *factor = coefficients, *constant = coefficients + C;
-  for (int64_t j = 0; j < C; ++j) {
-    factor[j] = scale[j] * saved.inv_std[j];
-    constant[j] = static_cast<T>(offset[j] - static_cast<double>(saved.mean_rest[j]) * factor[j]);
-  }
-  rows->mean = saved.mean;
+void SetAffine(const T* scale, const T* offset, const BatchNormSaved<const T>& saved,
+               Coefficients<T>* coefficients, BatchNormRows<T>* rows) {
+  rows->mean = coefficients->Add([&](int64_t j) { return saved.mean[j]; });
+  const T* factor = coefficients->Add([&](int64_t j) { return scale[j] * saved.inv_std[j]; });
   rows->factor = factor;
-  rows->constant = constant;
+  rows->constant = coefficients->Add([&](int64_t j) {
+    return static_cast<T>(offset[j] - static_cast<double>(saved.mean_rest[j]) * factor[j]);
+  });
 }
 
 }  // namespace
 
 int64_t BatchNormSums(const BatchNormShape& shape, const Parallel& parallel) {
-  return 2 * shape.C * Tasks(shape, parallel);
+  return Partition(shape, parallel).sums();
 }
+
+int64_t BatchNormCoefficients(const BatchNormShape& shape) { return 5 * Fold(shape) * shape.C; }
 
 template <typename T>
 void BatchNormForwardCpu(const BatchNormForwardArgs<T>& args, const Parallel& parallel) {
   const auto [n, C] = args.shape;
+  const Partition partition(args.shape, parallel);
   const Loops<T> loops = LoopsOf(T());
   BatchNormRows<T> rows = {};
-  rows.C = C;
   rows.relu = args.activation == BatchNormActivation::kRelu;
   rows.x = args.x;
   rows.y = args.y;
@@ -339,22 +397,21 @@ void BatchNormForwardCpu(const BatchNormForwardArgs<T>& args, const Parallel& pa
     args.saved.inv_std[j] = static_cast<T>(1 / std::sqrt(variance + args.epsilon));
   };
   if (args.is_training && n > 0) {
-    RunLoop(loops.statistics, args.shape, rows, args.sums, parallel);
-    const int64_t tasks = Tasks(args.shape, parallel);
-    const double count = static_cast<double>(n);
+    RunLoop(loops.statistics, partition, rows, args.sums, parallel);
+    int64_t before = 0;
+    Total(partition, args.sums,
+          [&, C = C](int64_t count, const double* of_mean, const double* of_squared, double* mean,
+                     double* squared) {
+            const MergeMoments merge(before, count);
+            for (int64_t j = 0; j < C; ++j) merge(of_mean[j], of_squared[j], mean + j, squared + j);
+            before += count;
+          });
+    const double *means = args.sums + partition.totals(), *squares = means + C;
+    const double count = static_cast<double>(n), keep = 1 - args.momentum;
     for (int64_t j = 0; j < C; ++j) {
-      double mean = args.sums[j], squared = args.sums[C + j];
-      for (int64_t task = 1; task < tasks; ++task) {
-        const Slice slice(n, tasks, task);
-        const double share = static_cast<double>(slice.size()) / static_cast<double>(slice.end);
-        const double delta = args.sums[task * 2 * C + j] - mean;
-        mean += delta * share;
-        squared += args.sums[(task * 2 + 1) * C + j] +
-                   delta * delta * static_cast<double>(slice.begin) * share;
-      }
-      save(j, mean, squared / count);
-      const double unbiased = squared / std::max(count - 1, 1.0), keep = 1 - args.momentum;
-      args.running_mean[j] = static_cast<T>(keep * args.mean[j] + args.momentum * mean);
+      save(j, means[j], squares[j] / count);
+      const double unbiased = squares[j] / std::max(count - 1, 1.0);
+      args.running_mean[j] = static_cast<T>(keep * args.mean[j] + args.momentum * means[j]);
       args.running_variance[j] = static_cast<T>(keep * args.variance[j] + args.momentum * unbiased);
     }
   } else {
@@ -362,9 +419,10 @@ void BatchNormForwardCpu(const BatchNormForwardArgs<T>& args, const Parallel& pa
     std::copy_n(args.mean, C, args.running_mean);
     std::copy_n(args.variance, C, args.running_variance);
   }
-  Affine<T>(C, args.scale, args.offset, {args.saved.mean, args.saved.mean_rest, args.saved.inv_std},
-            &rows, args.coefficients);
-  if (n > 0) RunLoop(loops.normalize, args.shape, rows, args.sums, parallel);
+  Coefficients<T> coefficients(partition, args.coefficients);
+  SetAffine<T>(args.scale, args.offset, {args.saved.mean, args.saved.mean_rest, args.saved.inv_std},
+               &coefficients, &rows);
+  if (n > 0) RunLoop(loops.normalize, partition, rows, args.sums, parallel);
 }
 
 template <typename T>
@@ -375,38 +433,40 @@ void BatchNormBackwardCpu(const BatchNormBackwardArgs<T>& args, const Parallel& 
     std::fill_n(args.doffset, C, T(0));
     return;
   }
+  const Partition partition(args.shape, parallel);
   const Loops<T> loops = LoopsOf(T());
-  T *dconstant = args.coefficients + 2 * C, *dfactor = args.coefficients + 3 * C;
   BatchNormRows<T> rows = {};
-  rows.C = C;
   rows.relu = args.activation == BatchNormActivation::kRelu;
   rows.x = args.x;
   rows.dy = args.dy;
-  Affine<T>(C, args.scale, args.offset, args.saved, &rows, args.coefficients);
-  RunLoop(loops.gradient_sums, args.shape, rows, args.sums, parallel);
+  Coefficients<T> coefficients(partition, args.coefficients);
+  SetAffine<T>(args.scale, args.offset, args.saved, &coefficients, &rows);
+  RunLoop(loops.gradient_sums, partition, rows, args.sums, parallel);
+  Total(partition, args.sums,
+        [C = C](int64_t, const double* first, const double* second, double* sum, double* products) {
+          for (int64_t j = 0; j < C; ++j) sum[j] += first[j];
+          for (int64_t j = 0; j < C; ++j) products[j] += second[j];
+        });
 
   // dx = factor · (dz − doffset/n − x̂ · dscale/n), x̂ = (x − mean − mean_rest) · inv_std
-  const int64_t tasks = Tasks(args.shape, parallel);
-  const double count = static_cast<double>(n);
+  const double *sums = args.sums + partition.totals(), *products = sums + C;
+  auto dscale = [&](int64_t j) {
+    return (products[j] - static_cast<double>(args.saved.mean_rest[j]) * sums[j]) *
+           args.saved.inv_std[j];
+  };
+  // Frozen statistics pass nothing on.
+  const double share = args.is_training ? 1 / static_cast<double>(n) : 0;
+  auto slope = [&](int64_t j) { return dscale(j) * share * args.saved.inv_std[j]; };
   for (int64_t j = 0; j < C; ++j) {
-    double sum = 0, products = 0;
-    for (int64_t task = 0; task < tasks; ++task) {
-      sum += args.sums[task * 2 * C + j];
-      products += args.sums[(task * 2 + 1) * C + j];
-    }
-    const double inv_std = args.saved.inv_std[j], rest = args.saved.mean_rest[j];
-    const double dscale = (products - rest * sum) * inv_std;
-    args.dscale[j] = static_cast<T>(dscale);
-    args.doffset[j] = static_cast<T>(sum);
-    // Frozen statistics pass nothing on.
-    const double slope = args.is_training ? dscale / count * inv_std : 0;
-    dfactor[j] = static_cast<T>(slope);
-    dconstant[j] = args.is_training ? static_cast<T>(sum / count - rest * slope) : T(0);
+    args.dscale[j] = static_cast<T>(dscale(j));
+    args.doffset[j] = static_cast<T>(sums[j]);
   }
-  rows.dconstant = dconstant;
-  rows.dfactor = dfactor;
+  rows.dconstant = coefficients.Add([&](int64_t j) {
+    return static_cast<T>(sums[j] * share - args.saved.mean_rest[j] * slope(j));
+  });
+  rows.dfactor = coefficients.Add([&](int64_t j) { return static_cast<T>(slope(j)); });
   rows.dx = args.dx;
-  RunLoop(loops.input_gradient, args.shape, rows, args.sums, parallel);
+  RunLoop(loops.input_gradient, partition, rows, args.sums, parallel);
 }
 
 #define LATE_PHASE_INSTANTIATE(T)                                                     \

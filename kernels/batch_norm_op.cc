@@ -85,7 +85,7 @@ class BatchNormOp : public BatchNormOpBase<T> {
     args.saved = {a.Output("saved_mean", {C}), a.Output("saved_mean_rest", {C}),
                   a.Output("saved_inv_std", {C})};
     args.sums = sums.Scratch(BatchNormSums(args.shape, threads));
-    args.coefficients = a.Scratch(kBatchNormCoefficients * C);
+    args.coefficients = a.Scratch(BatchNormCoefficients(args.shape));
     OP_REQUIRES_OK(ctx, rows.status());
     OP_REQUIRES_OK(ctx, a.status());
     OP_REQUIRES_OK(ctx, sums.status());
@@ -133,7 +133,7 @@ class BatchNormGradOp : public BatchNormOpBase<T> {
     args.dscale = a.Output("dscale", {K, C});
     args.doffset = a.Output("doffset", {K, C});
     args.sums = sums.Scratch(BatchNormSums(args.shape, threads));
-    args.coefficients = a.Scratch(kBatchNormCoefficients * C);
+    args.coefficients = a.Scratch(BatchNormCoefficients(args.shape));
     OP_REQUIRES_OK(ctx, rows.status());
     OP_REQUIRES_OK(ctx, a.status());
     OP_REQUIRES_OK(ctx, sums.status());

@@ -34,24 +34,16 @@ struct BatchNormCase {
 
 inline void PrintTo(const BatchNormCase& c, std::ostream* out) { *out << c.Name(); }
 
-// Both modes and activations of odd sizes around the vector widths (4 to 16), the rows of a tile
-// (4) and of a block (32), the channels of a stripe (256), and the elements of a task (16 Ki).
+// Both modes and activations of odd sizes around the vector widths (4 to 16), the rows of a block
+// (16), the channels of a stripe (512), and the elements of a task (16 Ki). Of few channels, numbers
+// of rows that make no wide row, one, and several with rows to spare, in one task and in many.
 inline std::vector<BatchNormCase> BatchNormCases() {
   std::vector<BatchNormCase> cases;
-  for (auto [n, channels] : std::vector<std::pair<int64_t, int64_t>>{{1, 1},
-                                                                     {1, 40},
-                                                                     {2, 3},
-                                                                     {5, 17},
-                                                                     {31, 7},
-                                                                     {32, 8},
-                                                                     {33, 16},
-                                                                     {37, 31},
-                                                                     {70, 33},
-                                                                     {129, 160},
-                                                                     {66, 257},
-                                                                     {9, 530},
-                                                                     {700, 255},
-                                                                     {40000, 3}}) {
+  for (auto [n, channels] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1},    {1, 40},     {2, 3},     {5, 17},    {31, 7},   {32, 8},
+           {33, 16},  {37, 31},    {70, 33},   {129, 160}, {66, 257}, {66, 513},
+           {9, 1030}, {63, 1},     {64, 1},    {4099, 1},  {1037, 6}, {515, 16},
+           {127, 84}, {1501, 120}, {700, 255}, {40001, 3}}) {
     for (bool is_training : {true, false}) {
       for (bool relu : {true, false}) cases.push_back({n, channels, is_training, relu});
     }

@@ -46,7 +46,7 @@ struct CoreRun {
       *each = Unwritten(C);
     }
     Doubles sums(BatchNormSums(shape, parallel), kNaN);
-    Array coefficients = Unwritten(kBatchNormCoefficients * C);
+    Array coefficients = Unwritten(BatchNormCoefficients(shape));
     BatchNormForwardCpu<T>({shape,
                             p.shape.is_training,
                             activation,
@@ -65,7 +65,7 @@ struct CoreRun {
                             coefficients.data()},
                            parallel);
     sums.assign(sums.size(), kNaN);
-    coefficients = Unwritten(kBatchNormCoefficients * C);
+    coefficients = Unwritten(BatchNormCoefficients(shape));
     BatchNormBackwardCpu<T>({shape,
                              p.shape.is_training,
                              activation,

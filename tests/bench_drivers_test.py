@@ -1,4 +1,4 @@
-"""The benchmarks' Python: the driver of enwik8 with processes that only speak the protocol, and the peers at a small size."""
+"""The benchmarks' Python: the drivers of enwik8 and batchnorm with processes that only speak the protocol, and the peers at a small size."""
 
 import argparse
 import os
@@ -8,6 +8,7 @@ import textwrap
 import numpy as np
 import pytest
 
+from tools import bench_batchnorm
 from tools import bench_enwik8
 from tools import bench_lstm
 from tools import bench_report
@@ -123,6 +124,34 @@ def test_enwik8_arrays_are_one_text():
     assert tokens.shape == (20, 101, 128) and tokens.dtype == np.int32 and tokens.min() >= 0 and tokens.max() < 205
     assert (tokens[1:, 0] == tokens[:-1, -1]).all()
     assert all(array.dtype == np.float32 for name, array in arrays.items() if name != "tokens")
+
+
+FAKE_BATCHNORM = """
+    import json, os, sys
+
+    flags = dict(argument[2:].split("=") for argument in sys.argv[1:])
+    onednn = int(os.environ["TF_ENABLE_ONEDNN_OPTS"])
+    milliseconds = {"ours": 2, "stock": 9 - onednn, "floor": 1.5}
+    names = [f"{group}/{who}" for group in GROUPS for who in milliseconds if who != "floor" or "Relu" in group]
+    entries = [{"name": f"{name}/iterations:1/real_time", "run_type": "iteration", "real_time": milliseconds[name.split("/")[1]] + repetition}
+               for name in names for repetition in range(int(flags["benchmark_repetitions"]))]
+    print(json.dumps({"context": {"difference": "1e-6" if onednn else "2e-6"}, "benchmarks": entries}))
+"""
+
+
+def test_batchnorm_times_both_of_tensorflow_and_compares_the_faster(fakes):
+    path = os.path.join(fakes.folder, "ours")
+    with open(path, "w") as file:
+        file.write(f"#!{sys.executable}\nGROUPS = {list(bench_batchnorm.LAYERS)}\n" + textwrap.dedent(FAKE_BATCHNORM))
+    results = bench_batchnorm.measure(argparse.Namespace(turns=2, rounds=3))
+    assert {who: len(results["seconds"][f"128x84 Identity/{who}"]) for who in ("ours", "stock", "oneDNN")} == {"ours": 12, "stock": 6, "oneDNN": 6}
+    report = "\n".join(bench_batchnorm.render(results))
+    assert "largest relative difference 2.0e-06" in report and "minimum of 2 x 3 alternating rounds" in report
+    assert f"{'[128,32,32,160], ReLU (WRN 28-10)':40}     2.000       9.000        8.000    1.500\n" in report
+    assert f"{'[128,84] (ConvNet)':40}     2.000       9.000        8.000\n" in report
+    assert f"{'[128,32,32,160], ReLU (WRN 28-10): speed':60}  4.000   target >= 3.0: met" in report
+    assert f"{'[128,84] (ConvNet): speed':60}  4.000\n" in report
+    assert "time over floor's            1.333   target <= 2.0: met" in report
 
 
 SMALL = {"TIME": 5, "BATCH": 3, "VOCAB": 11, "UNITS": 6}

@@ -12,22 +12,17 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "kernels/parallel.h"
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
 #include "tensorflow/cc/ops/training_ops.h"
-#include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/platform/threadpool.h"
-#include "tensorflow/core/public/session.h"
+#include "tools/bench_program.h"
 #include "tools/memory_pass.h"
 
 namespace late_phase {
@@ -42,8 +37,6 @@ constexpr int32_t kMembers = 10;
 constexpr float kRate = 1e-3f, kMomentum = 0.9f, kWeightDecay = 5e-4f, kScale = 1.0f / kMembers;
 constexpr float kBeta1 = 0.9f, kBeta2 = 0.999f, kEpsilon = 1e-8f;
 constexpr double kTolerance = 1e-6;  // of the largest weight
-
-int Threads() { return static_cast<int>(std::thread::hardware_concurrency()); }
 
 // The sizes of WRN 28-10's tensors for ten classes: convolutions, shortcuts, BatchNorm, output.
 std::vector<int64_t> WideResNetSizes() {
@@ -65,23 +58,10 @@ std::vector<int64_t> WideResNetSizes() {
   return sizes;
 }
 
-// The larger one; NaN is worst.
-double Worse(double a, double b) { return b <= a || std::isnan(a) ? a : b; }
-
 int64_t Sum(const std::vector<int64_t>& sizes) {
   int64_t total = 0;
   for (int64_t size : sizes) total += size;
   return total;
-}
-
-Tensor Uniform(const TensorShape& shape) {
-  static std::minstd_rand engine(1);
-  Tensor tensor(tf::DT_FLOAT, shape);
-  auto flat = tensor.flat<float>();
-  for (int64_t i = 0; i < flat.size(); ++i) {
-    flat(i) = static_cast<float>(engine()) / static_cast<float>(engine.max()) - 0.5f;
-  }
-  return tensor;
 }
 
 Tensor Zeros(const TensorShape& shape) {
@@ -96,58 +76,6 @@ Tensor ScalarTensor(T value) {
   tensor.scalar<T>()() = value;
   return tensor;
 }
-
-// A graph with variables and its session.
-class Program {
- public:
-  const tf::Scope& scope() const { return scope_; }
-
-  Output Input(const std::string& name, tf::DataType dtype) {
-    return tf::ops::Placeholder(scope_.WithOpName(name), dtype);
-  }
-
-  // A variable and the value it starts with. The value is shared until the first update, which
-  // copies it.
-  Output Variable(const std::string& name, const Tensor& value) {
-    const Output handle =
-        tf::ops::VarHandleOp(scope_.WithOpName(name), value.dtype(), value.shape(),
-                             tf::ops::VarHandleOp::SharedName(name));
-    const Output initial = Input(name + "_initial", value.dtype());
-    initial_.push_back({initial.node()->name(), value});
-    initialise_.push_back(
-        tf::ops::AssignVariableOp(scope_, handle, initial).operation.node()->name());
-    return handle;
-  }
-
-  void Start() {
-    tf::GraphDef graph;
-    TF_CHECK_OK(scope_.ToGraphDef(&graph));
-    tf::SessionOptions options;
-    options.config.set_intra_op_parallelism_threads(Threads());
-    options.config.set_inter_op_parallelism_threads(1);
-    session_.reset(tf::NewSession(options));
-    TF_CHECK_OK(session_->Create(graph));
-    TF_CHECK_OK(session_->Run(initial_, {}, initialise_, nullptr));
-    initial_.clear();
-  }
-
-  void Run(const std::vector<std::pair<std::string, Tensor>>& feeds,
-           const std::vector<std::string>& targets) {
-    TF_CHECK_OK(session_->Run(feeds, {}, targets, nullptr));
-  }
-
-  Tensor Fetch(const std::string& output) {
-    std::vector<Tensor> results;
-    TF_CHECK_OK(session_->Run({}, {output}, {}, &results));
-    return results[0];
-  }
-
- private:
-  tf::Scope scope_ = tf::Scope::NewRootScope();
-  std::vector<std::pair<std::string, Tensor>> initial_;
-  std::vector<std::string> initialise_;
-  std::unique_ptr<tf::Session> session_;
-};
 
 enum class Rule { kSgd, kMomentum, kAdam };
 enum class Maker { kOurs, kStock, kStockInPlace };
@@ -195,7 +123,8 @@ class BaseUpdate {
   double Difference(BaseUpdate* other) {
     double difference = 0, size = 0;
     for (size_t i = 0; i < reads_.size(); ++i) {
-      const Tensor a = program_.Fetch(reads_[i]), b = other->program_.Fetch(other->reads_[i]);
+      const Tensor a = program_.Fetch({}, {reads_[i]})[0];
+      const Tensor b = other->program_.Fetch({}, {other->reads_[i]})[0];
       const float *x = a.flat<float>().data(), *y = b.flat<float>().data();
       for (int64_t j = 0; j < a.NumElements(); ++j) {
         difference = Worse(difference, std::abs(static_cast<double>(x[j]) - y[j]));
@@ -277,7 +206,7 @@ class BaseUpdate {
   const Maker maker_;
   Program program_;
   Output member_;
-  std::vector<std::pair<std::string, Tensor>> feeds_;
+  Program::Feeds feeds_;
   std::vector<std::string> accumulate_, apply_, reads_;
 };
 
@@ -315,21 +244,14 @@ class MemberOps {
 
  private:
   Program program_;
-  std::vector<std::pair<std::string, Tensor>> feeds_;
+  Program::Feeds feeds_;
   std::vector<std::pair<std::string, std::string>> targets_;
 };
 
 // Memory and threads for the floors, and for emptying the caches.
 class Floor {
  public:
-  explicit Floor(int64_t D) : D_(D), pool_(tf::Env::Default(), "floor", Threads()) {
-    parallel_.threads = Threads();
-    parallel_.run = [this](int64_t tasks, const std::function<void(int64_t)>& task) {
-      pool_.ParallelFor(tasks, tf::thread::ThreadPool::SchedulingParams::Fixed(1),
-                        [&](int64_t begin, int64_t end) {
-                          for (int64_t i = begin; i < end; ++i) task(i);
-                        });
-    };
+  explicit Floor(int64_t D) : D_(D) {
     for (int i = 0; i < kMembers; ++i) arrays_.push_back(Uniform(TensorShape({D})));
     for (Tensor& tensor : others_) tensor = Uniform(TensorShape({kOthers}));
   }
@@ -338,26 +260,26 @@ class Floor {
   // does: some last-level caches hold all weights, and who runs after a relative would be lucky.
   void EmptyCaches() {
     float* const data[] = {others_[0].flat<float>().data(), others_[1].flat<float>().data()};
-    MemoryPass(kOthers, {data[0], data[1]}, {data[0]}, parallel_);
+    MemoryPass(kOthers, {data[0], data[1]}, {data[0]}, threads_.parallel());
   }
 
   // Reads `reads` arrays and writes the first `writes` of them.
   void Update(int reads, int writes) {
     const std::vector<float*> arrays = Arrays(reads);
-    MemoryPass(D_, {arrays.begin(), arrays.end()}, Arrays(writes), parallel_);
+    MemoryPass(D_, {arrays.begin(), arrays.end()}, Arrays(writes), threads_.parallel());
   }
 
   // Reads all rows and writes a new array, allocated as an op allocates its output.
   void Collapse() {
     Tensor mean(tf::DT_FLOAT, TensorShape({D_}));
     const std::vector<float*> rows = Arrays(kMembers);
-    MemoryPass(D_, {rows.begin(), rows.end()}, {mean.flat<float>().data()}, parallel_);
+    MemoryPass(D_, {rows.begin(), rows.end()}, {mean.flat<float>().data()}, threads_.parallel());
   }
 
   // Reads row 0 twice, for its RMS and for the members, and writes all rows.
   void Spawn() {
-    MemoryPass(D_, {Arrays(1)[0]}, {}, parallel_);
-    MemoryPass(D_, {Arrays(1)[0]}, Arrays(kMembers), parallel_);
+    MemoryPass(D_, {Arrays(1)[0]}, {}, threads_.parallel());
+    MemoryPass(D_, {Arrays(1)[0]}, Arrays(kMembers), threads_.parallel());
   }
 
  private:
@@ -370,8 +292,7 @@ class Floor {
   static constexpr int64_t kOthers = int64_t{1} << 26;  // 256 MiB each
 
   const int64_t D_;
-  tf::thread::ThreadPool pool_;
-  Parallel parallel_;
+  BenchThreads threads_;
   std::vector<Tensor> arrays_;
   Tensor others_[2];
 };

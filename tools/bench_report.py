@@ -38,24 +38,24 @@ def machine_line(results):
             f"late_phase {results['library']['late_phase']}")
 
 
-def run_program(name, arguments):
-    """The JSON that the benchmark's C++ program prints."""
+def run_program(name, arguments, environment=None):
+    """The JSON that the benchmark's C++ program prints. `environment` is added to ours."""
     run = subprocess.run(
         [os.environ["LATE_PHASE_BENCH"], *arguments], capture_output=True, text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})})
     if run.returncode != 0:
         raise SystemExit(f"bench {name}: {' '.join(arguments)} failed:\n{run.stderr}")
     return json.loads(run.stdout)
 
 
-def run_benchmarks(name, repetitions, pattern=".*"):
+def run_benchmarks(name, repetitions, pattern=".*", environment=None):
     """Runs the benchmarks that match, one iteration each in random order, `repetitions` times over.
 
     Returns the seconds of every repetition by benchmark, and Google Benchmark's context.
     """
     report = run_program(name, [
         f"--benchmark_filter=^({pattern})/iterations", "--benchmark_format=json", f"--benchmark_repetitions={repetitions}",
-        "--benchmark_enable_random_interleaving=true"])
+        "--benchmark_enable_random_interleaving=true"], environment)
     times = {}
     for entry in report["benchmarks"]:
         if entry["run_type"] == "iteration":

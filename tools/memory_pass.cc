@@ -47,8 +47,12 @@ void MemoryBlock(const float* const* reads, int read_count, float* const* writes
   switch (100 * read_count + write_count) {
     case 100:
       return Pass<1, 0>(reads, writes, begin, end);
+    case 101:
+      return Pass<1, 1>(reads, writes, begin, end);
     case 110:
       return Pass<1, 10>(reads, writes, begin, end);
+    case 200:
+      return Pass<2, 0>(reads, writes, begin, end);
     case 201:
       return Pass<2, 1>(reads, writes, begin, end);
     case 302:

@@ -1,5 +1,5 @@
-// The memory floor of an element-wise update: the same reads and writes, next to no arithmetic, no
-// TensorFlow. For tools/bench_optimizer.cc.
+// The memory floor of element-wise work: the same reads and writes, next to no arithmetic, no
+// TensorFlow. For tools/bench_optimizer.cc and tools/bench_batchnorm.cc.
 #ifndef LATE_PHASE_TOOLS_MEMORY_PASS_H_
 #define LATE_PHASE_TOOLS_MEMORY_PASS_H_
 

@@ -1,0 +1,76 @@
+"""tools/latephase bench batchnorm: batch normalisation with its gradient, ours against TensorFlow's ops and the memory floor.
+
+A C++ process checks first that ours and TensorFlow's compute the same, then times everybody in random order, round after round. It
+runs with and without oneDNN in turn, which TensorFlow chooses by process; the faster one is compared. Prints minima, ratios and targets.
+"""
+
+from tools import bench_report
+
+# Benchmarks' group -> what the table calls it. The first has the targets.
+LAYERS = {
+    "128x32x32x160 Relu": "[128,32,32,160], ReLU (WRN 28-10)",
+    "128x32x32x32 Relu": "[128,32,32,32], ReLU (WRN 16-2)",
+    "128x28x28x6 Identity": "[128,28,28,6] (ConvNet)",
+    "128x10x10x16 Identity": "[128,10,10,16] (ConvNet)",
+    "128x120 Identity": "[128,120] (ConvNet)",
+    "128x84 Identity": "[128,84] (ConvNet)",
+}
+ONEDNN = {"stock": "0", "oneDNN": "1"}  # who -> TF_ENABLE_ONEDNN_OPTS
+
+
+def measure(options):
+    """Runs everything; returns what `render` needs."""
+    results = {**bench_report.machine(), "turns": options.turns, "rounds": options.rounds, "difference": 0.0, "seconds": {}}
+    for _ in range(options.turns):
+        for who, setting in ONEDNN.items():
+            seconds, context = bench_report.run_benchmarks("batchnorm", options.rounds, environment={"TF_ENABLE_ONEDNN_OPTS": setting})
+            results["difference"] = max(results["difference"], float(context["difference"]))
+            for name, times in seconds.items():
+                results["seconds"].setdefault(name.replace("/stock", f"/{who}"), []).extend(times)
+    return results
+
+
+def layer_lines(results):
+    """One layer, forward and backward."""
+    best = {name: min(seconds) for name, seconds in results["seconds"].items()}
+    ours, floor = ({group: best.get(f"{group}/{who}") for group in LAYERS} for who in ("ours", "floor"))
+    faster = {group: min(best[f"{group}/{who}"] for who in ONEDNN) for group in LAYERS}
+    lines = [
+        f"milliseconds, minimum of {results['turns']} x {results['rounds']} alternating rounds",
+        f"{'':40}{'late_phase':>10}{'TensorFlow':>12}{'with oneDNN':>13}{'floor':>9}",
+    ]
+    for group, text in LAYERS.items():
+        cells = [ours[group], *(best[f"{group}/{who}"] for who in ONEDNN), floor[group]]
+        texts = ["" if cell is None else f"{cell * 1e3:.3f}" for cell in cells]
+        lines.append("".join([f"{text:40}", *(f"{t:>{width}}" for t, width in zip(texts, [10, 12, 13, 9]))]).rstrip())
+    lines.append("")
+    for i, (group, text) in enumerate(LAYERS.items()):
+        lines.append(bench_report.ratio_line(f"{text}: speed", faster[group] / ours[group], 3.0 if i == 0 else None))
+    for i, (group, text) in enumerate(LAYERS.items()):
+        if floor[group] is not None:
+            lines.append(bench_report.ratio_line(f"{text}: time over floor's", ours[group] / floor[group], 2.0 if i == 0 else None, at_least=False))
+    return lines
+
+
+def render(results):
+    """The report, as lines of text."""
+    return [
+        "Batch normalisation, training, forward and backward, float; speed is against the faster of TensorFlow's",
+        bench_report.machine_line(results),
+        f"checked against TensorFlow's ops: largest relative difference {results['difference']:.1e}",
+        "",
+        *layer_lines(results),
+    ]
+
+
+def check(options):
+    if options.turns < 1 or options.rounds < 1:
+        return f"--turns and --rounds must be >= 1. Received: --turns {options.turns} --rounds {options.rounds}"
+    return None
+
+
+if __name__ == "__main__":
+    parser = bench_report.parser("batchnorm", __doc__)
+    parser.add_argument("--turns", type=int, default=3, help="times that TensorFlow is started with and without oneDNN (default 3)")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds per start in which everybody runs in turn (default 10)")
+    bench_report.main(parser, check, measure, render)

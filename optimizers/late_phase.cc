@@ -140,7 +140,14 @@ Output LatePhase::ZeroVariable(const std::string& name, tensorflow::DataType dty
 }
 
 Output LatePhase::AddState(const std::string& name, const Tensor& initial) {
-  return Variable(name, initial);
+  states_.push_back({name, false, Variable(name, initial), initial.dtype()});
+  return states_.back().handle;
+}
+
+Output LatePhase::AddMemberState(const std::string& name, const Tensor& initial_row) {
+  const Tensor stack = Stack(initial_row, options_.members);
+  states_.push_back({name, true, Variable(name, stack), stack.dtype()});
+  return states_.back().handle;
 }
 
 Output LatePhase::AddBase(const std::string& name, const Tensor& initial) {
@@ -183,43 +190,53 @@ Output LatePhase::ScheduleValue(const Schedule& schedule, bool zero_when_frozen)
   return tf_ops::Cast(scope_, value, dtype_);
 }
 
-Operation LatePhase::Update(Weight* weight, const UpdateRule& rule, Output gradient) {
+LatePhase::RuleValues LatePhase::ValuesOf(const UpdateRule& rule, bool base) {
+  RuleValues values;
+  values.lr = ScheduleValue(rule.lr, base && options_.freeze_base);
+  values.decay = ScheduleValue(rule.weight_decay, false);
+  values.scale = tf_ops::SelectV2(scope_, late_, Scalar(options_.base_scale), Scalar(1.0));
+  values.momentum = Scalar(rule.momentum);
+  values.beta1 = Scalar(rule.beta1);
+  values.beta2 = Scalar(rule.beta2);
+  values.epsilon = Scalar(rule.epsilon);
+  return values;
+}
+
+Operation LatePhase::Update(Weight* weight, const UpdateRule& rule, const RuleValues& values,
+                            Output gradient) {
   const bool base = !weight->late_phase;
-  const Output lr = ScheduleValue(rule.lr, base && options_.freeze_base);
-  const Output decay = ScheduleValue(rule.weight_decay, false);
+  const Output &lr = values.lr, &decay = values.decay, &scale = values.scale;
   auto slot = [&](const char* suffix) {
     const Output handle =
         ZeroVariable(absl::StrCat(weight->name, "/", suffix), dtype_, weight->shape);
     weight->slots.push_back(handle);
     return handle;
   };
-  Output sum, scale;
-  if (base) {
-    sum = ZeroVariable(weight->name + "/sum", dtype_, weight->shape);
-    scale = tf_ops::SelectV2(scope_, late_, Scalar(options_.base_scale), Scalar(1.0));
-  }
+  Output sum;
+  if (base) sum = ZeroVariable(weight->name + "/sum", dtype_, weight->shape);
   switch (rule.kind) {
     case UpdateRule::Kind::kSgd:
       return base ? ops::BaseApplySgd(scope_, weight->handle, sum, position_, cycle_, scale, lr,
                                       decay, gradient)
                   : ops::MemberApplySgd(scope_, weight->handle, member_, lr, decay, gradient);
     case UpdateRule::Kind::kMomentum: {
-      const Output accum = slot("momentum"), momentum = Scalar(rule.momentum);
+      const Output accum = slot("momentum");
       return base ? ops::BaseApplyMomentum(scope_, weight->handle, accum, sum, position_, cycle_,
-                                           scale, lr, momentum, decay, gradient, rule.nesterov)
-                  : ops::MemberApplyMomentum(scope_, weight->handle, accum, member_, lr, momentum,
-                                             decay, gradient, rule.nesterov);
+                                           scale, lr, values.momentum, decay, gradient,
+                                           rule.nesterov)
+                  : ops::MemberApplyMomentum(scope_, weight->handle, accum, member_, lr,
+                                             values.momentum, decay, gradient, rule.nesterov);
     }
     case UpdateRule::Kind::kAdam: {
       const Output m = slot("m"), v = slot("v");
       const TensorShape counts = base ? TensorShape() : TensorShape({options_.members});
       weight->count = ZeroVariable(weight->name + "/count", tensorflow::DT_INT64, counts);
-      const Output beta1 = Scalar(rule.beta1), beta2 = Scalar(rule.beta2),
-                   epsilon = Scalar(rule.epsilon);
       return base ? ops::BaseApplyAdam(scope_, weight->handle, m, v, weight->count, sum, position_,
-                                       cycle_, scale, lr, beta1, beta2, epsilon, decay, gradient)
+                                       cycle_, scale, lr, values.beta1, values.beta2,
+                                       values.epsilon, decay, gradient)
                   : ops::MemberApplyAdam(scope_, weight->handle, m, v, weight->count, member_, lr,
-                                         beta1, beta2, epsilon, decay, gradient);
+                                         values.beta1, values.beta2, values.epsilon, decay,
+                                         gradient);
     }
   }
   return Operation();
@@ -306,10 +323,17 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
 
   std::vector<Operation> updates = before, spawns, samples;
   updates.push_back(loss.op());
+  const RuleValues base_values = ValuesOf(base, true), member_values = ValuesOf(members, false);
   for (size_t i = 0; i < weights_.size(); ++i) {
     Weight& weight = weights_[i];
-    updates.push_back(Update(&weight, weight.late_phase ? members : base, gradients[i]));
+    updates.push_back(weight.late_phase ? Update(&weight, members, member_values, gradients[i])
+                                        : Update(&weight, base, base_values, gradients[i]));
     if (weight.late_phase) spawns.push_back(SpawnWeight(weight, static_cast<int64_t>(i)));
+  }
+  for (const State& state : states_) {
+    if (!state.of_members) continue;
+    spawns.push_back(ops::Spawn(scope_, state.handle, tf_ops::Const(scope_, 0.0),
+                                tf_ops::Const<int64_t>(scope_, {0, 0}, {2})));
   }
   // t advances when all of the minibatch is done.
   const auto advance = tf_ops::AssignAddVariableOp(scope_.WithControlDependencies(updates),
@@ -332,6 +356,18 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   return scope_.status();
 }
 
+// Of [K, …]: the row `which`, or what stands for all of them.
+Output LatePhase::ReadRows(Output handle, tensorflow::DataType dtype, WeightSet set,
+                           tensorflow::Input which) {
+  if (set == WeightSet::kCurrent) return ops::ReadMember(scope_, handle, which, dtype);
+  // Spawning is the first act of step T0, so at t = T0 there is still one member.
+  const auto spawned =
+      tf_ops::Greater(scope_, tf_ops::ReadVariableOp(scope_, step_handle_, tensorflow::DT_INT64),
+                      tf_ops::Const(scope_, options_.start));
+  return tf_ops::SelectV2(scope_, spawned, ops::Collapse(scope_, handle, dtype),
+                          ops::ReadMember(scope_, handle, 0, dtype));
+}
+
 Output LatePhase::Read(const std::string& name, WeightSet set, tensorflow::Input which) {
   for (const Weight& weight : weights_) {
     if (weight.name != name) continue;
@@ -344,17 +380,16 @@ Output LatePhase::Read(const std::string& name, WeightSet set, tensorflow::Input
       return weight.late_phase ? ops::Collapse(scope_, weight.average, dtype_)
                                : Output(tf_ops::ReadVariableOp(scope_, weight.average, dtype_));
     }
-    if (!weight.late_phase) return tf_ops::ReadVariableOp(scope_, weight.handle, dtype_);
-    if (set == WeightSet::kCurrent) return ops::ReadMember(scope_, weight.handle, which, dtype_);
-    // Spawning is the first act of step T0, so at t = T0 there is still one member.
-    const auto spawned =
-        tf_ops::Greater(scope_, tf_ops::ReadVariableOp(scope_, step_handle_, tensorflow::DT_INT64),
-                        tf_ops::Const(scope_, options_.start));
-    return tf_ops::SelectV2(scope_, spawned, ops::Collapse(scope_, weight.handle, dtype_),
-                            ops::ReadMember(scope_, weight.handle, 0, dtype_));
+    return weight.late_phase ? ReadRows(weight.handle, dtype_, set, which)
+                             : Output(tf_ops::ReadVariableOp(scope_, weight.handle, dtype_));
   }
-  scope_.UpdateStatus(absl::InvalidArgumentError(
-      absl::StrCat("`name` must be a declared weight. Received: name=", name)));
+  for (const State& state : states_) {
+    if (state.name != name || set == WeightSet::kSwa) continue;
+    return state.of_members ? ReadRows(state.handle, state.dtype, set, which)
+                            : Output(tf_ops::ReadVariableOp(scope_, state.handle, state.dtype));
+  }
+  scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
+      "`name` must be a declared weight, or a state if `set` is not swa. Received: name=", name)));
   return Output();
 }
 

@@ -77,6 +77,9 @@ class LatePhase {
   // Declares a variable that is not trained but belongs to the run's state: carried states, running
   // statistics. Returns its handle; the model reads and writes it.
   tensorflow::Output AddState(const std::string& name, const tensorflow::Tensor& initial);
+  // The same with a row per member, [K, …]: at T0 every row becomes row 0. BatchNorm's running
+  // statistics.
+  tensorflow::Output AddMemberState(const std::string& name, const tensorflow::Tensor& initial_row);
 
   tensorflow::Output member() const { return member_; }  // int32 [], the member of this minibatch
   tensorflow::Output step() const { return step_; }      // int64 [], t
@@ -86,8 +89,9 @@ class LatePhase {
   absl::Status Minimize(tensorflow::Output loss, const UpdateRule& base, const UpdateRule& members,
                         const std::vector<tensorflow::Operation>& before = {});
 
-  // A weight as it is to be evaluated, of the shape of the base weight or of a row; reads only, so
-  // training never notices. `which` is used by kCurrent.
+  // A weight or a state as it is to be evaluated, of the shape of the base weight or of a row;
+  // reads only, so training never notices. `which` is used by kCurrent. States have no averages
+  // over time.
   tensorflow::Output Read(const std::string& name, WeightSet set, tensorflow::Input which = 0);
 
   // Names of the nodes to run. Empty before Minimize.
@@ -127,9 +131,18 @@ class LatePhase {
                               bool declared = true);
   tensorflow::Output ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                   const tensorflow::TensorShape& shape);
+  // The numbers of a rule in the graph, the same for all weights that follow it.
+  struct RuleValues {
+    tensorflow::Output lr, decay, scale, momentum, beta1, beta2, epsilon;
+  };
+
   tensorflow::Output Scalar(double value);
   tensorflow::Output ScheduleValue(const Schedule& schedule, bool zero_when_frozen);
-  tensorflow::Operation Update(Weight* weight, const UpdateRule& rule, tensorflow::Output gradient);
+  RuleValues ValuesOf(const UpdateRule& rule, bool base);
+  tensorflow::Operation Update(Weight* weight, const UpdateRule& rule, const RuleValues& values,
+                               tensorflow::Output gradient);
+  tensorflow::Output ReadRows(tensorflow::Output handle, tensorflow::DataType dtype, WeightSet set,
+                              tensorflow::Input which);
   std::vector<tensorflow::Output> Clip(const std::vector<tensorflow::Output>& gradients);
   tensorflow::Operation SpawnWeight(const Weight& weight, int64_t index);
   std::string Group(const std::string& name, const std::vector<tensorflow::Operation>& operations);
@@ -137,7 +150,15 @@ class LatePhase {
   tensorflow::Scope scope_;
   LatePhaseOptions options_;
   tensorflow::DataType dtype_;
+  struct State {
+    std::string name;
+    bool of_members;
+    tensorflow::Output handle;
+    tensorflow::DataType dtype;
+  };
+
   std::vector<Weight> weights_;
+  std::vector<State> states_;
   std::vector<tensorflow::Operation> initializers_;
   std::vector<Saved> saved_;
   tensorflow::Output step_handle_, step_, time_;  // t as int64 handle, int64, double

@@ -15,6 +15,12 @@ Schedule Schedule::Epochs(double steps_per_epoch, std::vector<Knot> knots) {
   return Schedule(std::move(knots));
 }
 
+Schedule Schedule::ByEpoch(double steps_per_epoch) const {
+  Schedule schedule = *this;
+  schedule.epoch_ = steps_per_epoch;
+  return schedule;
+}
+
 absl::Status Schedule::Check(const std::string& name) const {
   bool good = !knots_.empty();
   for (size_t i = 0; i < knots_.size(); ++i) {
@@ -27,6 +33,7 @@ absl::Status Schedule::Check(const std::string& name) const {
 }
 
 double Schedule::At(double t) const {
+  if (epoch_ > 0) t = std::floor(t / epoch_) * epoch_;
   // The last knot at or before t, and the way to the next.
   if (t < knots_.front().at) return knots_.front().value;
   size_t i = 0;
@@ -38,6 +45,10 @@ double Schedule::At(double t) const {
 
 tensorflow::Output Schedule::InGraph(const tensorflow::Scope& scope, tensorflow::Output t) const {
   namespace tf_ops = tensorflow::ops;
+  if (epoch_ > 0) {
+    const auto epoch = tf_ops::Const(scope, epoch_);
+    t = tf_ops::Mul(scope, tf_ops::Floor(scope, tf_ops::Div(scope, t, epoch)), epoch);
+  }
   // The same arithmetic as At, for each piece; the piece that t lies in is selected.
   tensorflow::Output value = tf_ops::Const(scope, knots_.front().value);
   for (size_t i = 0; i < knots_.size(); ++i) {
@@ -56,9 +67,10 @@ tensorflow::Output Schedule::InGraph(const tensorflow::Scope& scope, tensorflow:
 
 std::string Schedule::Text() const {
   if (knots_.size() == 1) return absl::StrCat(knots_[0].value);
-  return absl::StrJoin(knots_, ",", [](std::string* out, const Knot& knot) {
+  const std::string text = absl::StrJoin(knots_, ",", [](std::string* out, const Knot& knot) {
     absl::StrAppend(out, knot.at, ":", knot.value);
   });
+  return epoch_ > 0 ? absl::StrCat(text, " by ", epoch_) : text;
 }
 
 }  // namespace late_phase

@@ -32,6 +32,9 @@ class Schedule {
   // The same with knots in epochs of `steps_per_epoch` minibatches.
   static Schedule Epochs(double steps_per_epoch, std::vector<Knot> knots);
 
+  // The same, but constant within an epoch, at the value where it begins.
+  Schedule ByEpoch(double steps_per_epoch) const;
+
   // There must be a knot, knots must be in order, and all must be finite.
   absl::Status Check(const std::string& name) const;
 
@@ -40,12 +43,13 @@ class Schedule {
   // The value as a double scalar of the graph, for t as a double scalar.
   tensorflow::Output InGraph(const tensorflow::Scope& scope, tensorflow::Output t) const;
 
-  // "0.1" or "0:0.1,1000:0.001".
+  // "0.1" or "0:0.1,1000:0.001", then " by 391" if it is constant within epochs.
   std::string Text() const;
 
  private:
   explicit Schedule(std::vector<Knot> knots) : knots_(std::move(knots)) {}
   std::vector<Knot> knots_;
+  double epoch_ = 0;  // minibatches through which a value holds; 0: it does not
 };
 
 }  // namespace late_phase

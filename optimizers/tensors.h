@@ -31,6 +31,13 @@ inline double ElementOf(const tensorflow::Tensor& tensor, int64_t i) {
   return tensor.dtype() == tensorflow::DT_DOUBLE ? tensor.flat<double>()(i)
                                                  : tensor.flat<float>()(i);
 }
+inline void SetElement(tensorflow::Tensor* tensor, int64_t i, double value) {
+  if (tensor->dtype() == tensorflow::DT_DOUBLE) {
+    tensor->flat<double>()(i) = value;
+  } else {
+    tensor->flat<float>()(i) = static_cast<float>(value);
+  }
+}
 
 }  // namespace late_phase
 

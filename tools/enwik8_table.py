@@ -1,9 +1,6 @@
 """The table of an enwik8 run, or of a folder of runs, beside the paper's: python tools/enwik8_table.py RUN"""
 
-import json
-import pathlib
-import statistics
-import sys
+from tools.run_table import main, number, runs_of
 
 # Bits per character: train, test, test with SWA.
 PAPER = {
@@ -14,25 +11,10 @@ PAPER = {
 NAMES = {"base": "Base", "rank1": "Base + Rank1", "late-phase": "Late-phase Rank1"}
 
 
-def runs_of(results):
-    """The results of the runs in a results.json: of one run, or of several."""
-    return results.get("runs", [results])
-
-
 def bpc(result, split, weights=None):
     """A figure of one run, or None if it has none such."""
     figures = result[split] if weights is None else result[split].get(weights)
     return None if figures is None else figures["bpc"]
-
-
-def number(values):
-    """Mean, and standard deviation if there are several: "1.234 ± 0.005"."""
-    values = [value for value in values if value is not None]
-    if not values:
-        return "–"
-    if len(values) == 1:
-        return f"{values[0]:.3f}"
-    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
 def render(results):
@@ -96,16 +78,5 @@ def render_times(runs):
     return lines
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: python tools/enwik8_table.py RUN")
-    path = pathlib.Path(sys.argv[1]) / "results.json"
-    try:
-        results = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        sys.exit(f"tools/enwik8_table.py: {path} must be the results of a run. Received: {error}")
-    print("\n".join(render(results)))
-
-
 if __name__ == "__main__":
-    main()
+    main("enwik8_table.py", lambda config, results: render(results))

@@ -3,12 +3,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "tools/cifar_experiment.h"
 #include "tools/enwik8_experiment.h"
 
 namespace late_phase {
 
 std::string Column::Number(const Figures& figures) const {
-  return absl::StrFormat("%.*f", digits, figures.at(figure));
+  return absl::StrFormat("%.*f", digits, factor * figures.at(figure));
 }
 
 SettingList Experiment::Settings() {
@@ -50,7 +51,8 @@ SettingList Experiment::Settings() {
 }
 
 std::unique_ptr<Experiment> MakeExperiment(const std::string& program) {
-  std::unique_ptr<Experiment> all[] = {std::make_unique<Enwik8Experiment>()};
+  std::unique_ptr<Experiment> all[] = {std::make_unique<Enwik8Experiment>(),
+                                       std::make_unique<CifarExperiment>()};
   std::vector<std::string> names;
   for (std::unique_ptr<Experiment>& experiment : all) {
     if (experiment->program().name == program) return std::move(experiment);

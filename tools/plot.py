@@ -48,7 +48,8 @@ class Run:
     seed: int
     starts: dict  # the name of a phase -> the epoch in which it starts
     training: Series
-    validation: dict  # "collapsed", "swa" -> Series; those that have values
+    split: str  # of the evaluations: validation, or test for a run without
+    evaluations: dict  # "collapsed", "swa" -> Series; those that have values
 
 
 class PlotError(Exception):
@@ -121,19 +122,21 @@ def load_run(folder):
     key = METRICS[config["program"]].key
     try:
         training = series([row for row in rows if row["kind"] == "train"], key)
-        evaluations = [row for row in rows if row["kind"] == "evaluation" and row["split"] == "validation"]
-        validation = {weights: series([row for row in evaluations if row["weights"] == weights], key) for weights in ("collapsed", "swa")}
+        evaluations = [row for row in rows if row["kind"] == "evaluation"]
+        split = "validation" if not evaluations or any(row["split"] == "validation" for row in evaluations) else "test"
+        evaluations = {weights: series([row for row in evaluations if row["weights"] == weights and row["split"] == split], key)
+                       for weights in ("collapsed", "swa")}
     except KeyError as error:
         raise PlotError(f"every line of metrics.jsonl must have {error}. Received: {path}") from error
-    validation = {weights: one for weights, one in validation.items() if one.values}
+    evaluations = {weights: one for weights, one in evaluations.items() if one.values}
 
     starts = {"late phase": config["t0"]} if config["model"] == "late-phase" else {}
     if config["swa_start"] >= 0:
         starts["SWA"] = config["swa_start"]
     # A phase that the run has not reached would stretch the axis.
-    reached = max((epoch for one in (training, *validation.values()) for epoch in one.epochs), default=0)
+    reached = max((epoch for one in (training, *evaluations.values()) for epoch in one.epochs), default=0)
     starts = {name: epoch for name, epoch in starts.items() if epoch < reached}
-    return Run(folder, config["program"], config["model"], config["seed"], starts, training, validation)
+    return Run(folder, config["program"], config["model"], config["seed"], starts, training, split, evaluations)
 
 
 def mean_over_seeds(all_series):
@@ -152,7 +155,7 @@ def compare(runs):
     """{model: {"collapsed", "swa": mean over the seeds}}, base first."""
     by_model = collections.defaultdict(lambda: collections.defaultdict(list))
     for run in runs:
-        for weights, one in run.validation.items():
+        for weights, one in run.evaluations.items():
             by_model[run.model][weights].append(one)
     order = {model: place for place, model in enumerate(COLOURS)}
     return {model: {weights: mean_over_seeds(found) for weights, found in by_model[model].items()}
@@ -207,16 +210,17 @@ def finish(axes, drawn, metric, starts):
 
 
 def draw_run(run):
-    if not run.training.values and not run.validation:
+    if not run.training.values and not run.evaluations:
         raise PlotError(f"metrics.jsonl must have a line to draw. Received: {os.path.join(run.folder, 'metrics.jsonl')}")
     metric, colour = METRICS[run.program], COLOURS.get(run.model, OTHER_COLOURS[0])
     figure, axes = new_figure(f"{run.program}, {run.model}, seed {run.seed}", metric)
-    axes.plot(run.training.epochs, run.training.values, color=colour, alpha=0.35, linewidth=0.8, label="training")
-    for weights, label, line in (("collapsed", "validation", "-"), ("swa", "validation, SWA", "--")):
-        if weights in run.validation:
-            one = run.validation[weights]
+    if run.training.values:
+        axes.plot(run.training.epochs, run.training.values, color=colour, alpha=0.35, linewidth=0.8, label="training")
+    for weights, label, line in (("collapsed", run.split, "-"), ("swa", f"{run.split}, SWA", "--")):
+        if weights in run.evaluations:
+            one = run.evaluations[weights]
             axes.plot(one.epochs, one.values, line, color=colour, linewidth=1.5, marker=".", markersize=4, label=label)
-    finish(axes, [run.training, *run.validation.values()], metric, run.starts.items())
+    finish(axes, [run.training, *run.evaluations.values()], metric, run.starts.items())
     return figure
 
 
@@ -250,7 +254,7 @@ def main(folder):
     single = is_run(folder)
     for run in runs:
         # Among several, one may have just begun.
-        if single or run.training.values or run.validation:
+        if single or run.training.values or run.evaluations:
             save(draw_run(run), os.path.join(run.folder, "curves.png"))
     if not single:
         save(draw_comparison(runs, folder), os.path.join(folder, "curves.png"))

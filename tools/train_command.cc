@@ -265,7 +265,7 @@ Json TrainOne(const PlannedRun& planned, const Command& command) {
   Require(RunFolder::Open(planned.folder, run->step(), &folder));
   WriteConfig(planned.folder, planned.experiment.get());
 
-  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.6g %s\n", name.c_str(),
+  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.0f %s\n", name.c_str(),
                long{task->parameters()}, long{task->plan().steps}, task->items_per_step(),
                program.items.c_str());
   const TrainEnd end = TrainToTheEnd(planned, name, task.get(), run.get(), folder.get());

@@ -1,0 +1,109 @@
+// The paper's CIFAR experiments as a Task: an image network trained by SGD with Nesterov momentum,
+// its BatchNorm and last layer with members, measured by accuracy, NLL and calibration.
+//
+// Two models: "base" has one member; "late-phase" is base until T0 and has K members from then on.
+#ifndef LATE_PHASE_MODELS_CIFAR_H_
+#define LATE_PHASE_MODELS_CIFAR_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/cifar_images.h"
+#include "models/image_batches.h"
+#include "models/image_network.h"
+#include "models/image_weights.h"
+#include "models/recipe.h"
+#include "models/trainer.h"
+#include "optimizers/late_phase.h"
+
+namespace late_phase {
+
+struct CifarOptions : Recipe {
+  std::string dataset = "cifar10";  // or cifar100
+  int64_t train_images = 0;         // the first of the training set; 0: all
+  int64_t validation_images = 0;    // the last of the training set, held out
+  std::string network = "wrn";      // or convnet
+  int64_t depth = 28, width = 10;   // of a WRN
+  LatePhaseParts parts;             // which have members
+  int64_t batch = 128;
+  Augmentation augmentation;
+  // Constant until anneal_start, then linear from epoch to epoch down to final_learning_rate, where
+  // it arrives at anneal_end.
+  double learning_rate = 0.1, final_learning_rate = 0.001;
+  double anneal_start = 100, anneal_end = 180;  // epochs
+  double momentum = 0.9;
+  double weight_decay = 5e-4;
+  double member_weight_decay = -1;  // of the members, from T0 on; -1: as weight_decay
+  bool reestimate = false;          // BatchNorm statistics of the collapsed weights, too
+};
+
+// The images of a run, divided.
+struct CifarData {
+  int64_t classes = 0;
+  LabelledImages training, validation, test;
+  ChannelStatistics statistics;  // of the training images
+
+  // Takes the images apart. Returns the complaint, or an empty string.
+  std::string Divide(CifarImages images, int64_t train_images, int64_t validation_images);
+};
+
+class Cifar : public Task {
+ public:
+  // Builds the graph. The data must outlive the task.
+  static absl::Status Create(const CifarOptions& options, const CifarData* data,
+                             std::unique_ptr<Cifar>* task);
+
+  const TrainPlan& plan() const override { return plan_; }
+  int64_t parameters() const override { return size_.parameters; }
+  double items_per_step() const override;
+  std::vector<Split> splits() const override;
+  Split watched() const override { return splits().front(); }
+  std::string loss() const override { return loss_; }
+  std::string epoch_loss() const override { return epoch_loss_; }
+  absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
+  absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
+  Figures OfLoss(double loss) const override { return {{"loss", loss}}; }
+  absl::Status Evaluate(Run* run, Split split, WeightSet set, Figures* figures) override;
+  absl::Status EvaluateMember(Run* run, Split split, int32_t member, Figures* figures) override;
+  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
+                               Figures* ensemble) override;
+
+ private:
+  // A BatchNorm whose statistics are estimated from minibatches.
+  struct Estimated {
+    std::string name;            // of the BatchNorm
+    std::string mean, variance;  // outputs
+  };
+
+  Cifar(const CifarOptions& options, const CifarData* data);
+  absl::Status Build();
+  absl::Status BuildTraining();
+  void BuildEvaluation(WeightSet set);
+  bool Reestimates(WeightSet set) const;
+  absl::Status Reestimate(Run* run, WeightSet set);
+  const LabelledImages& ImagesOf(Split split) const;
+  // [images, classes]
+  absl::Status Probabilities(Run* run, Split split, WeightSet set, int32_t member,
+                             std::vector<double>* probabilities);
+  Figures FiguresOf(const std::vector<double>& probabilities, Split split) const;
+
+  CifarOptions options_;
+  const CifarData* data_;
+  ImageNetworkOptions network_;
+  NetworkSize size_;
+  TrainPlan plan_;
+  tensorflow::DataType dtype_;
+  tensorflow::Scope scope_;
+  std::unique_ptr<LatePhase> weights_;
+  TrainingBatches batches_;  // of Batch
+  std::string loss_, epoch_loss_;
+  std::map<WeightSet, std::string> logits_;
+  std::map<WeightSet, std::vector<Estimated>> estimated_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_CIFAR_H_

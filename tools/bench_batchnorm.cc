@@ -3,16 +3,19 @@
 // benchmarks are called SHAPE/WHO, e.g. 128x32x32x160 Relu/ours.
 //
 //   bench_batchnorm --benchmark_format=json ...
+//   bench_batchnorm --wide_resnet_rounds=N      training steps instead (tools/bench_wide_resnet.h)
 //
 // Before anything is timed, ours and TensorFlow's must have given the same results and gradients.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "benchmark/benchmark.h"
 #include "ops/batch_norm.h"
@@ -23,6 +26,7 @@
 #include "tensorflow/cc/ops/nn_ops.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tools/bench_program.h"
+#include "tools/bench_wide_resnet.h"
 #include "tools/memory_pass.h"
 
 namespace late_phase {
@@ -189,6 +193,10 @@ void Register(const std::string& name, int runs, std::function<void()> prepare,
 }
 
 int Main(int argc, char** argv) {
+  constexpr char kRounds[] = "--wide_resnet_rounds=";
+  if (argc == 2 && absl::StartsWith(argv[1], kRounds)) {
+    return BenchWideResNet(std::atoll(argv[1] + sizeof(kRounds) - 1));
+  }
   BenchThreads threads;
   std::vector<std::unique_ptr<Pass>> kept;
   double difference = 0;

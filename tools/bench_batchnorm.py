@@ -2,7 +2,12 @@
 
 A C++ process checks first that ours and TensorFlow's compute the same, then times everybody in random order, round after round. It
 runs with and without oneDNN in turn, which TensorFlow chooses by process; the faster one is compared. Prints minima, ratios and targets.
+Then training steps of a WRN 16-2, with oneDNN: ours with one member and with ten, and TensorFlow's BatchNorm in place of ours.
 """
+
+import sys
+
+import numpy as np
 
 from tools import bench_report
 
@@ -27,6 +32,10 @@ def measure(options):
             results["difference"] = max(results["difference"], float(context["difference"]))
             for name, times in seconds.items():
                 results["seconds"].setdefault(name.replace("/stock", f"/{who}"), []).extend(times)
+    if options.pairs:
+        print(f"{options.pairs} rounds of training steps ...", file=sys.stderr, flush=True)
+        results["steps"] = bench_report.run_program(
+            "batchnorm", [f"--wide_resnet_rounds={options.pairs}"], {"TF_ENABLE_ONEDNN_OPTS": "1"})
     return results
 
 
@@ -52,6 +61,21 @@ def layer_lines(results):
     return lines
 
 
+def step_lines(steps):
+    """A whole training step."""
+    rounds = np.array(steps["rounds"])  # [rounds, (K = 1, K = 1 again, K = 10, TensorFlow's)]
+    ours, stock = rounds[:, 0].min(), rounds[:, 3].min()
+    theirs = "with TensorFlow's BatchNorm over ours"
+    median, low, high = bench_report.interval(rounds[:, 3] / rounds[:, 0], np.random.default_rng(0))
+    return [
+        f"Training step of a WRN 16-2, batch 128, oneDNN; losses agree to {steps['difference']:.1e}",
+        f"minima: {ours * 1e3:.0f} ms with our BatchNorm, {stock * 1e3:.0f} ms with TensorFlow's",
+        f"{theirs:38}{median:8.4f}   {low:.4f} to {high:.4f}   target lower end > 1: "
+        + ("met" if low > 1 else "MISSED"),
+        *bench_report.members_lines(rounds[:, :3], target=1.03),
+    ]
+
+
 def render(results):
     """The report, as lines of text."""
     return [
@@ -60,12 +84,14 @@ def render(results):
         f"checked against TensorFlow's ops: largest relative difference {results['difference']:.1e}",
         "",
         *layer_lines(results),
+        *(["", *step_lines(results["steps"])] if "steps" in results else []),
     ]
 
 
 def check(options):
-    if options.turns < 1 or options.rounds < 1:
-        return f"--turns and --rounds must be >= 1. Received: --turns {options.turns} --rounds {options.rounds}"
+    if options.turns < 1 or options.rounds < 1 or options.pairs < 0:
+        return ("--turns and --rounds must be >= 1 and --pairs >= 0. "
+                f"Received: --turns {options.turns} --rounds {options.rounds} --pairs {options.pairs}")
     return None
 
 
@@ -73,4 +99,5 @@ if __name__ == "__main__":
     parser = bench_report.parser("batchnorm", __doc__)
     parser.add_argument("--turns", type=int, default=3, help="times that TensorFlow is started with and without oneDNN (default 3)")
     parser.add_argument("--rounds", type=int, default=10, help="rounds per start in which everybody runs in turn (default 10)")
+    parser.add_argument("--pairs", type=int, default=200, help="rounds of training steps; 0 skips them (default 200)")
     bench_report.main(parser, check, measure, render)

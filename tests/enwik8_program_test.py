@@ -64,6 +64,8 @@ def test_members_and_their_ensemble_are_told_apart(trained):
     test = enwik8_runs.read_results(os.path.join(trained, "late-phase"))["test"]
     members = [member["bpc"] for member in test["members"]]
     assert len(set(members)) == 3
+    # The last of 18 minibatches was member 2's.
+    assert test["current"] == test["members"][2]
     # Jensen: the averaged prediction is never worse than the members on average.
     assert test["ensemble"]["bpc"] <= numpy.mean(members)
 
@@ -190,6 +192,14 @@ def test_bad_input_names_the_rule_and_the_value(tmp_path, text, arguments, messa
     assert not list(tmp_path.iterdir())
 
 
+def test_unknown_programs_are_refused(tmp_path):
+    (tmp_path / "config.toml").write_text('program = "mnist"\n')
+    for arguments in (("train", "mnist"), ("eval", tmp_path), ("sample", tmp_path)):
+        result = enwik8_runs.run(*arguments)
+        assert result.returncode == 2, result.stderr
+        assert "the training program must be one of enwik8" in result.stderr and "Received: mnist" in result.stderr
+
+
 def test_another_run_is_never_overwritten(text, trained):
     before = enwik8_runs.read_results(trained)
     result = enwik8_runs.run("train", "enwik8", "--data", text, "--out", trained, *SMALL)
@@ -215,6 +225,21 @@ def test_eval_gives_the_figures_of_the_run(text, trained):
     one = enwik8_runs.run("eval", trained, "--data", text, "--weights", "member-2,current", "--threads", 2)
     # After 18 minibatches of three members it is member 0's turn.
     assert f"| member-2 | {rows['member-2']} |" in one.stdout and f"| current | {rows['member-0']} |" in one.stdout
+
+
+def test_eval_on_another_split(text, trained):
+    validation = enwik8_runs.read_results(trained)["runs"][2]["validation"]
+    evaluate = lambda split: enwik8_runs.run("eval", trained, "--data", text, "--weights", "swa", "--split", split, "--threads", 2)
+    assert f"| weights | validation BPC |\n|---|---|\n| swa | {validation['swa']['bpc']:.4f} |\n" in evaluate("validation").stdout
+    refused = evaluate("train")
+    assert refused.returncode == 2 and "`split` must be one of validation, test. Received: split=train" in refused.stderr
+
+
+def test_eval_takes_the_first_of_several_seeds(tmp_path, text):
+    out = tmp_path / "seeds"
+    enwik8_runs.train(text, out, "--model", "base", *SMALL, "--steps", 2, "--seeds", 2, "--seed", 5)
+    result = enwik8_runs.run("eval", out, "--data", text)
+    assert result.returncode == 0 and result.stdout.startswith(f"{out}/seed-5, step 2\n"), result.stderr
 
 
 @pytest.mark.parametrize(

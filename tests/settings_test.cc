@@ -180,6 +180,14 @@ TEST_F(SettingsTest, PresetsAreFoundByNameOrPath) {
             "`preset` must be a .toml file. Received: preset=none.toml");
 }
 
+TEST_F(SettingsTest, OneValueIsReadFromAFileOfOthers) {
+  const std::string path = File("config.toml", "program = \"train\"\nseeds = 4");
+  EXPECT_EQ(ReadValue(path, "program"), "train");
+  EXPECT_EQ(ReadValue(path, "seeds"), "4");
+  EXPECT_EQ(Complaint([&] { ReadValue(path, "model"); }),
+            "`model` must be there. Received: " + path + " without it");
+}
+
 TEST_F(SettingsTest, FlagsOverridePresets) {
   File("train-quick.toml", "seeds = 2\nbase_lr = 3");
   CLI::App app("", "tools/latephase train");

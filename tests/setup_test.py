@@ -63,7 +63,8 @@ def test_folders_with_spaces_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "arguments, complaint",
     [("", "a command is missing"), ("fly", 'there is no command "fly"'), ("bench", "needs the name of a benchmark"),
-     ("bench rockets", 'there is no benchmark "rockets"')],
+     ("bench rockets", 'there is no benchmark "rockets"'), ("train", "train needs to know what"),
+     ("train rockets", 'there is no training program "rockets"')],
 )
 def test_unknown_commands_list_what_exists(tmp_path, arguments, complaint):
     run = bash(f"tools/latephase {arguments}", tmp_path)
@@ -110,6 +111,19 @@ def test_signals_reach_the_program_and_its_status_comes_back(tmp_path, number):
     process.send_signal(number)
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 3 and stderr == "saved\n"
+
+
+def test_the_text_is_looked_for_only_for_runs_that_read_it(tmp_path):
+    functions = stand_in(tmp_path, "").replace('run_program train enwik8 --some "flag with spaces"', "")
+    for program in ("enwik8", "cifar"):
+        (tmp_path / program).mkdir()
+        (tmp_path / program / "config.toml").write_text(f'# Every value used.\nprogram = "{program}"\nmodel = "base"\n')
+    evaluate = """
+        run_with_enwik8() { echo "with the text: $*"; }
+        run_program() { echo "as it is: $*"; }
+        for run in enwik8 cifar nowhere; do run_with_data "$(program_of --split test %s/$run)" eval; done"""
+    run = bash(functions + evaluate % tmp_path, tmp_path)
+    assert run.stdout == "with the text: eval\nas it is: eval\nas it is: eval\n", run.stderr
 
 
 def test_a_program_that_cannot_start_says_why(tmp_path):

@@ -9,7 +9,7 @@
 namespace late_phase {
 
 std::string Column::Number(const Figures& figures) const {
-  return absl::StrFormat("%.*f", digits, factor * figures.at(figure));
+  return absl::StrFormat("%.*f", digits, scale * figures.at(figure));
 }
 
 SettingList Experiment::Settings() {

@@ -19,7 +19,7 @@ struct Column {
   std::string head;    // "BPC"
   int digits;          // behind the point
   std::string unit;    // " bpc"
-  double factor = 1;   // what is shown is this many times the figure
+  double scale = 1;    // 100 for shares in percent
 
   std::string Number(const Figures& figures) const;  // "2.331"
   std::string Text(const Figures& figures) const { return Number(figures) + unit; }

@@ -57,12 +57,12 @@ std::vector<std::string> AllSets(const Task& task, const Run& run) {
   return sets;
 }
 
-// "member-3" -> 3; "current" is the member whose turn is next.
+// "member-3" -> 3; "current" is the member that was trained last.
 int32_t MemberOf(const std::string& weights, const Run& run) {
   const LatePhaseOptions& options = run.options();
   const int64_t since = run.step() - options.start;
   const int64_t alive = since > 0 ? options.members : 1;
-  if (weights == "current") return since > 0 ? since % options.members : 0;
+  if (weights == "current") return since > 0 ? (since - 1) % options.members : 0;
   int32_t k = -1;
   const bool is_number =
       weights.rfind("member-", 0) == 0 && absl::SimpleAtoi(weights.substr(7), &k);

@@ -1,5 +1,11 @@
 #include "kernels/cpu_op.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include <cstdint>
+
 #include "tensorflow/core/framework/device_base.h"
 
 namespace late_phase {
@@ -52,6 +58,18 @@ Parallel IntraOpThreads(tensorflow::OpKernelContext* ctx) {
               for (int64_t i = begin; i < end; ++i) task(i);
             });
           }};
+}
+
+void AdviseHugePages([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
+#if defined(__linux__)
+  constexpr uintptr_t kLarge = 32 << 20, kHugePage = 2 << 20;
+  if (bytes < kLarge) return;
+  // The huge pages that lie within the array. The system may decline.
+  const uintptr_t address = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin = (address + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (address + bytes) / kHugePage * kHugePage;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
 }
 
 }  // namespace late_phase

@@ -46,6 +46,11 @@ absl::Status GetIndices(tensorflow::OpKernelContext* ctx, const std::string& op,
 // TensorFlow's intra-op threads.
 Parallel IntraOpThreads(tensorflow::OpKernelContext* ctx);
 
+// Asks the system for huge pages under a large array that is about to be written as a whole. The
+// memory of arrays beyond 32 MiB comes from the system anew for every call (mallopt(3),
+// M_MMAP_THRESHOLD), and to be given it by 4 KiB takes longer than to write it.
+void AdviseHugePages(void* data, size_t bytes);
+
 // The arrays of one call, in the type the core computes in: float for half and bfloat16, else T
 // itself, in which case nothing is copied. After an error every method returns null and `status`
 // says why.
@@ -96,6 +101,7 @@ class ComputeArrays {
         !Keep(ctx_->allocate_output(name, shape, &tensor))) {
       return nullptr;
     }
+    AdviseHugePages(tensor->data(), tensor->TotalBytes());
     if constexpr (kSame) {
       return tensor->flat<T>().data();
     } else {
@@ -116,6 +122,7 @@ class ComputeArrays {
                                                        given->shape(), &tensor))) {
         return nullptr;
       }
+      AdviseHugePages(tensor->data(), tensor->TotalBytes());
       return tensor->flat<T>().data();
     } else {
       const auto dims = given->shape().dim_sizes();
@@ -129,6 +136,7 @@ class ComputeArrays {
                                   tensorflow::TensorShape({size}), &tensor))) {
       return nullptr;
     }
+    AdviseHugePages(tensor.data(), tensor.TotalBytes());
     scratch_.push_back(tensor);
     return tensor.flat<Scalar>().data();
   }

@@ -10,6 +10,7 @@ import tomllib
 
 import pytest
 
+from tools import bench_batchnorm
 from tools import bench_enwik8
 from tools import bench_lstm
 from tools import bench_optimizer
@@ -64,6 +65,7 @@ def enwik8_first_seed():
 
 # What a page says is the output of -> the lines that the recorded run gives.
 RECORDED = {
+    "docs/results/bench_batchnorm.json": recorded("bench_batchnorm.json", bench_batchnorm.render),
     "docs/results/bench_enwik8.json": recorded("bench_enwik8.json", bench_enwik8.render),
     "docs/results/bench_lstm.json": recorded("bench_lstm.json", bench_lstm.render),
     "docs/results/bench_optimizer.json": recorded("bench_optimizer.json", bench_optimizer.render),

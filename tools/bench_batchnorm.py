@@ -98,6 +98,6 @@ def check(options):
 if __name__ == "__main__":
     parser = bench_report.parser("batchnorm", __doc__)
     parser.add_argument("--turns", type=int, default=3, help="times that TensorFlow is started with and without oneDNN (default 3)")
-    parser.add_argument("--rounds", type=int, default=10, help="rounds per start in which everybody runs in turn (default 10)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds per start in which everybody runs in turn (default 20)")
     parser.add_argument("--pairs", type=int, default=200, help="rounds of training steps; 0 skips them (default 200)")
     bench_report.main(parser, check, measure, render)

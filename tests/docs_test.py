@@ -17,7 +17,7 @@ from tools import bench_optimizer
 from tools import docs_blocks
 from tools import enwik8_table
 
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/enwik8.md", "docs/nqp.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/enwik8.md", "docs/cifar.md", "docs/nqp.md"]
 LIBRARY = os.environ["LATE_PHASE_OPS"]
 COMMANDS = {
     "docs/examples/rank1_lstm.py": [sys.executable, "docs/examples/rank1_lstm.py"],

@@ -14,6 +14,11 @@ using tensorflow::Output;
 ImageNetwork BuildConvNet(const tensorflow::Scope& scope, const ImageNetworkOptions& options,
                           Output images, NetworkWeights* weights) {
   constexpr int64_t kKernel = 5, kPool = 2;
+  if (options.side < 16) {
+    scope.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
+        "`side` must be at least 16, or no pixel is left. Received: side=", options.side)));
+    return {};
+  }
   ImageNetwork network;
   Output x = images;
   int64_t side = options.side, channels = 3;
@@ -32,11 +37,6 @@ ImageNetwork BuildConvNet(const tensorflow::Scope& scope, const ImageNetworkOpti
     side /= kPool;
     network.kept += 1.0 * side * side * maps;
     channels = maps;
-  }
-  if (side < 1) {
-    scope.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
-        "`side` must be at least 16, or no pixel is left. Received: side=", options.side)));
-    return network;
   }
   int64_t size = side * side * channels;
   x = tf_ops::Reshape(scope, x, {-1, static_cast<int32_t>(size)});

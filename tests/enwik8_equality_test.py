@@ -7,7 +7,7 @@ import numpy
 import pytest
 import tensorflow as tf
 
-from tests import enwik8_runs
+from tests import enwik8_text, program_runs
 
 BATCH, TIME, UNITS, EMBEDDING, EPOCH = 4, 6, 7, 5, 8
 MEMBERS, T0, SWA_FROM, STEPS = 3, 5, 14, 20
@@ -28,7 +28,7 @@ def flags(gamma, dtype):
 def text(tmp_path_factory):
     # 90 % are training text: streams of EPOCH chunks and the one character that the last needs.
     size = math.ceil(BATCH * (EPOCH * TIME + 1) / 0.9)
-    return enwik8_runs.write_text(tmp_path_factory.mktemp("text") / "text", size, symbols=11)
+    return enwik8_text.write_text(tmp_path_factory.mktemp("text") / "text", size, symbols=11)
 
 
 class Reference:
@@ -138,12 +138,9 @@ def tokens_of(path):
 @pytest.mark.parametrize("gamma", [1, 1 / 3])
 def test_twenty_steps_equal_stock_tensorflow(tmp_path, text, dtype, tolerance, gamma):
     run = tmp_path / "run"
-    # Killed after its first checkpoint, which holds the weights before the first step; then on from there.
-    enwik8_runs.kill_after_checkpoint(0, run, "--data", text, *flags(gamma, dtype), "--steps", 10**9, "--checkpoint-every", 10**9)
-    initial = enwik8_runs.read_checkpoint(run)
-    assert initial["late_phase/step"] == 0
-    enwik8_runs.train(text, run, "--steps", STEPS, "--resume")
-    ours = enwik8_runs.read_checkpoint(run)
+    initial = program_runs.initial_checkpoint("enwik8", text, run, *flags(gamma, dtype))
+    program_runs.train("enwik8", text, run, "--steps", STEPS, "--resume")
+    ours = program_runs.read_checkpoint(run)
     assert ours["late_phase/step"] == STEPS and ours["u"].dtype == dtype
 
     reference = Reference(initial, gamma, seed=3)
@@ -166,7 +163,7 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, text, dtype, tolerance, g
     # The members differ from each other, or they would not have been told apart.
     assert numpy.abs(ours["u"][0] - ours["u"][1]).max() > 1e-2
 
-    results = enwik8_runs.read_results(run)
+    results = program_runs.read_results(run)
     first = STEPS // EPOCH * EPOCH
     assert results["train"]["loss"] == pytest.approx(numpy.mean(losses[first:]), abs=tolerance)
     members = [{**reference.theta, **member} for member in reference.members]

@@ -17,6 +17,8 @@
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
+#include "tensorflow/cc/ops/resource_variable_ops.h"
+#include "tensorflow/cc/ops/state_ops.h"
 
 namespace late_phase {
 namespace {
@@ -356,6 +358,49 @@ TEST(LatePhaseTest, MembersAreReadOneByOneForAnEnsemble) {
   }
 }
 
+// In minibatch t the member's row of a state, 0 at first, grows by t + 1.
+TEST(LatePhaseTest, MembersHaveStatesOfTheirOwnFromT0On) {
+  LatePhaseOptions options = Options(3, 2);
+  options.sigma = 0.3;  // of weights alone
+  auto scope = tensorflow::Scope::NewRootScope();
+  LatePhase graph(scope, options, tensorflow::DT_DOUBLE);
+  const Output phi = graph.AddMembers("phi", MakeTensor(Values(kD, 1.0)), MemberRead::kRow);
+  const Output state = graph.AddMemberState("state", MakeTensor(Values(kD, 0.0)));
+  const auto stack = tf_ops::ReadVariableOp(scope, state, tensorflow::DT_DOUBLE);
+  const auto row = tf_ops::Add(
+      scope, tf_ops::GatherV2(scope, stack, graph.member(), 0),
+      tf_ops::Add(scope, tf_ops::Cast(scope, graph.step(), tensorflow::DT_DOUBLE), 1.0));
+  const auto write = tf_ops::ResourceScatterUpdate(scope, state, graph.member(), row);
+  ASSERT_EQ(graph.Minimize(tf_ops::Sum(scope, tf_ops::Square(scope, phi), 0), UpdateRule::Sgd(0.1),
+                           UpdateRule::Sgd(0.1), {write.operation}),
+            absl::OkStatus());
+  const Output which = tf_ops::Placeholder(scope.WithOpName("which"), tensorflow::DT_INT32);
+  const Output current = graph.Read("state", WeightSet::kCurrent, which),
+               collapsed = graph.Read("state", WeightSet::kCollapsed);
+  std::unique_ptr<late_phase::Run> run;
+  ASSERT_EQ(late_phase::Run::Create(graph, 1, {}, &run), absl::OkStatus());
+  ASSERT_EQ(run->Initialize(), absl::OkStatus());
+  // At the end members 0 and 1 have had two turns, member 2 one.
+  const Values expected[] = {{0},           {1},           {3},           {3 + 3, 3, 3},
+                             {6, 3 + 4, 3}, {6, 7, 3 + 5}, {6 + 6, 7, 8}, {12, 7 + 7, 8}};
+  for (const Values& rows : expected) {  // up to T0 row 0 alone is defined
+    Tensor k(tensorflow::DT_INT32, {});
+    std::vector<Tensor> values;
+    double mean = 0;
+    for (size_t member = 0; member < rows.size(); ++member) {
+      k.scalar<int32_t>()() = static_cast<int32_t>(member);
+      ASSERT_EQ(run->Fetch({{"which", k}}, {current.name()}, &values), absl::OkStatus());
+      EXPECT_EQ(Difference(values[0], Values(kD, rows[member])), 0) << run->step();
+      mean += rows[member] / rows.size();
+    }
+    ASSERT_EQ(run->Fetch({}, {collapsed.name()}, &values), absl::OkStatus());
+    EXPECT_LT(Difference(values[0], Values(kD, mean)), 1e-14) << run->step();
+    ASSERT_EQ(run->Step({}), absl::OkStatus());
+  }
+  graph.Read("state", WeightSet::kSwa);
+  EXPECT_TRUE(absl::StrContains(scope.status().message(), "a state if `set` is not swa"));
+}
+
 TEST(LatePhaseTest, StatisticsAreReestimatedOncePerSetAndStep) {
   Case c{Options(3, 2), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), MemberRead::kRow};
   c.options.swa_start = 2;
@@ -639,7 +684,8 @@ TEST(LatePhaseErrors, ALossWithoutAWeightIsRefused) {
 TEST(ScheduleTest, GraphAndHostAgree) {
   const Schedule schedules[] = {0.3, Schedule::PiecewiseLinear({{10, 0.1}, {20, 0.01}}),
                                 Schedule::PiecewiseLinear({{10, 0.1}, {10, 0.05}, {30, 0.0}}),
-                                Schedule::Epochs(7, {{1, 1}, {2, 3}, {4, 0.5}})};
+                                Schedule::Epochs(7, {{1, 1}, {2, 3}, {4, 0.5}}),
+                                Schedule::Epochs(7, {{1, 1}, {2, 3}, {4, 0.5}}).ByEpoch(7)};
   for (const Schedule& schedule : schedules) {
     auto scope = tensorflow::Scope::NewRootScope();
     const auto t = tf_ops::Placeholder(scope.WithOpName("t"), tensorflow::DT_DOUBLE);
@@ -659,6 +705,13 @@ TEST(ScheduleTest, GraphAndHostAgree) {
   }
   EXPECT_EQ(Schedule::PiecewiseLinear({{10, 0.1}, {20, 0.0}}).At(15), 0.05);
   EXPECT_EQ(Schedule::PiecewiseLinear({{10, 0.1}, {10, 0.05}}).At(10), 0.05);
+  // Epochs 2, 3 and 4 of five minibatches.
+  const Schedule by_epoch = Schedule::Epochs(5, {{2, 0.5}, {4, 0.25}}).ByEpoch(5);
+  EXPECT_EQ(by_epoch.At(14), 0.5);
+  EXPECT_EQ(by_epoch.At(15), 0.375);
+  EXPECT_EQ(by_epoch.At(19), 0.375);
+  EXPECT_EQ(by_epoch.At(20), 0.25);
+  EXPECT_EQ(by_epoch.Text(), "10:0.5,20:0.25 by 5");
 }
 
 }  // namespace

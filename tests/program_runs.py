@@ -1,0 +1,105 @@
+"""Runs of `tools/latephase train`, eval and sample, for the tests of the programs, and what they leave behind."""
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy
+import tensorflow as tf
+
+PROGRAM = os.path.abspath(os.environ["LATE_PHASE_TRAIN"])
+PRESETS = os.path.abspath(os.environ["LATE_PHASE_PRESETS"])
+# As tools/latephase sets it.
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "LATE_PHASE_PRESETS": PRESETS, "TF_ENABLE_ONEDNN_OPTS": "1"}
+
+
+def command(*arguments):
+    return [PROGRAM, *map(str, arguments)]
+
+
+def run(*arguments):
+    """The program to its end: its status, stdout, stderr."""
+    return subprocess.run(command(*arguments), capture_output=True, text=True, errors="replace", env=ENVIRONMENT)
+
+
+def train(program, data, out, *arguments):
+    """A training run that must succeed."""
+    result = run("train", program, "--data", data, "--out", out, "--threads", 2, *arguments)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def checkpoint_folders(run_folder):
+    return sorted(glob.glob(os.path.join(run_folder, "checkpoint", "step-*")))
+
+
+def read_checkpoint(run_folder, kind="checkpoint"):
+    """Every variable of the newest checkpoint; settings and thread count left out."""
+    folder = sorted(glob.glob(os.path.join(run_folder, kind, "step-*")))[-1]
+    reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return {name: value for name, value in values.items() if getattr(value, "dtype", None) != object}
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert numpy.array_equal(one[name], other[name]), name
+
+
+def read_metrics(run_folder):
+    with open(os.path.join(run_folder, "metrics.jsonl")) as lines:
+        return [json.loads(line) for line in lines]
+
+
+def read_results(run_folder):
+    with open(os.path.join(run_folder, "results.json")) as file:
+        return json.load(file)
+
+
+def kill_after_checkpoint(step, program, data, out, *arguments, signal_number=signal.SIGKILL):
+    """Starts a run without end and sends it a signal when the checkpoint of `step`, or a later one, has appeared.
+
+    Returns status and stderr.
+    """
+    process = subprocess.Popen(
+        command("train", program, "--data", data, "--out", out, "--threads", 2, "--steps", 10**9, *arguments),
+        stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    begin = time.monotonic()
+    while not any(int(folder[-12:]) >= step for folder in checkpoint_folders(out)):
+        assert process.poll() is None and time.monotonic() - begin < 100, process.communicate()
+        time.sleep(0.001)
+    process.send_signal(signal_number)
+    _, stderr = process.communicate()
+    return process.returncode, stderr
+
+
+def initial_checkpoint(program, data, out, *arguments):
+    """The variables before the first step of a run, which can be resumed from there."""
+    kill_after_checkpoint(0, program, data, out, "--checkpoint-every", 10**9, *arguments)
+    initial = read_checkpoint(out)
+    assert initial["late_phase/step"] == 0
+    return initial
+
+
+def assert_resumes_bit_for_bit(whole, step, program, data, *arguments):
+    """Kills a run after its checkpoint of `step` and before the next one, and goes on to where `whole`, uninterrupted, ended."""
+    for attempt in range(10):
+        killed = f"{whole}-killed-{step}-{attempt}"
+        kill_after_checkpoint(step, program, data, killed, "--checkpoint-every", step, *arguments)
+        if checkpoint_folders(killed)[-1].endswith(f"step-{step:012}"):
+            break
+    else:
+        raise AssertionError(f"never killed between the checkpoints of steps {step} and {2 * step}")
+    steps = read_results(whole)["steps"]
+    resumed = train(program, data, killed, "--resume", "--steps", steps)
+    assert f"goes on at step {step}" in resumed.stderr
+    assert_same_bits(read_checkpoint(whole), read_checkpoint(killed))
+    for figures in ("train", "validation", "test"):
+        assert read_results(whole).get(figures) == read_results(killed).get(figures)
+    # No step twice, though the killed process had written lines past its checkpoint.
+    lines = [line["step"] for line in read_metrics(killed) if line["kind"] == "train"]
+    assert lines == sorted(set(lines)) and lines[-1] == steps

@@ -70,7 +70,8 @@ absl::Status CheckMemory(const CifarOptions& options, const NetworkSize& size, i
 
 }  // namespace
 
-std::string CifarData::Divide(CifarImages images, int64_t train_images, int64_t validation_images) {
+std::string CifarData::Divide(CifarImages images, int64_t train_images, int64_t validation_images,
+                              int64_t test_images) {
   const int64_t most = images.training.count - validation_images;
   if (most < 1) {
     return absl::StrCat("`validation_images` must be less than ", images.training.count,
@@ -82,8 +83,12 @@ std::string CifarData::Divide(CifarImages images, int64_t train_images, int64_t 
                         "train_images=",
                         train_images);
   }
+  if (test_images > images.test.count) {
+    return absl::StrCat("`test_images` must be at most ", images.test.count,
+                        ". Received: test_images=", test_images);
+  }
   classes = images.classes;
-  test = std::move(images.test);
+  test = Cut(images.test, 0, test_images > 0 ? test_images : images.test.count);
   validation = Cut(images.training, most, validation_images);
   training = Cut(images.training, 0, train_images > 0 ? train_images : most);
   statistics = StatisticsOf(training);

@@ -25,6 +25,7 @@ struct CifarOptions : Recipe {
   std::string dataset = "cifar10";  // or cifar100
   int64_t train_images = 0;         // the first of the training set; 0: all
   int64_t validation_images = 0;    // the last of the training set, held out
+  int64_t test_images = 0;          // the first of the test set; 0: all
   std::string network = "wrn";      // or convnet
   int64_t depth = 28, width = 10;   // of a WRN
   LatePhaseParts parts;             // which have members
@@ -47,7 +48,8 @@ struct CifarData {
   ChannelStatistics statistics;  // of the training images
 
   // Takes the images apart. Returns the complaint, or an empty string.
-  std::string Divide(CifarImages images, int64_t train_images, int64_t validation_images);
+  std::string Divide(CifarImages images, int64_t train_images, int64_t validation_images,
+                     int64_t test_images);
 };
 
 class Cifar : public Task {

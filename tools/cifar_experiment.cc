@@ -35,6 +35,7 @@ SettingList CifarExperiment::OwnSettings() {
       Integer("train_images", "the first of the training set; 0: all", 0, kMany, &o->train_images),
       Integer("validation_images", "the last of the training set, held out", 0, kMany,
               &o->validation_images),
+      Integer("test_images", "the first of the test set; 0: all", 0, kMany, &o->test_images),
       Choice("network", "wide residual network or LeNet-5 with BatchNorm", {"wrn", "convnet"},
              &o->network),
       Integer("depth", "layers of a WRN: 10, 16, 22, …", 10, 1000, &o->depth),
@@ -76,7 +77,8 @@ void CifarExperiment::OpenData(const std::string& path) {
                 path.empty() && elsewhere != nullptr ? elsewhere : path, &images);
   auto data = std::make_shared<CifarData>();
   if (complaint.empty()) {
-    complaint = data->Divide(std::move(images), options_.train_images, options_.validation_images);
+    complaint = data->Divide(std::move(images), options_.train_images, options_.validation_images,
+                             options_.test_images);
   }
   if (!complaint.empty()) throw UsageError(complaint);
   data_ = std::move(data);

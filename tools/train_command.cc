@@ -1,6 +1,8 @@
 // tools/latephase train PROGRAM: trains the program's models, each in a run folder, and writes
 // their figures to results.json. The table and the curves are drawn from there by
 // tools/PROGRAM_table.py and tools/plot.py.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -227,6 +229,9 @@ Json FinalResults(const Experiment& experiment, const SessionFlags& session, con
   results["seconds"] = end.seconds;
   results["items_per_second"] = run->step() * task->items_per_step() / end.seconds;
   results["input_wait"] = end.input_wait;
+  struct rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  results["peak_bytes"] = int64_t{usage.ru_maxrss} * 1024;  // of this process
   results["threads"] = session.threads;
   results["device"] = session.device;
   return results;

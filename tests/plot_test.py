@@ -16,25 +16,30 @@ EPOCHS = 6
 
 
 def make_run(folder, model="base", seed=0, program="enwik8", t0=2.0, swa_start=4.0, epochs=EPOCHS, per_epoch=10):
-    """A run as the trainer leaves it. Returns what was written: training, collapsed and swa, each [(epoch, value)]."""
+    """A run as the trainer leaves it. Returns what was written: training, collapsed and swa, each [(epoch, value)].
+
+    A CIFAR run knows no accuracy of its minibatches, and without images held out it is evaluated on the test images.
+    """
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
         f'program = "{program}"\nmodel = "{model}"\nseed = {seed}\nt0 = {t0}\nswa_start = {swa_start}\nepochs = {epochs}\n')
     key = plot.METRICS[program].key
+    of_training, split = ([key], "validation") if program == "enwik8" else ([], "test")
     offset = {"base": 0.3, "rank1": 0.2}.get(model, 0.1) + 0.01 * seed
     curve = lambda epoch: offset + 1.5 + 3 * math.exp(-3 * epoch)
     lines, written = [], {"training": [], "collapsed": [], "swa": []}
     for step in range(1, epochs * per_epoch + 1):
         epoch = step / per_epoch
-        written["training"].append((epoch, curve(epoch) - 0.05))
-        lines.append({"kind": "train", "step": step, "epoch": epoch, "loss": 1, key: curve(epoch) - 0.05, "input_wait": 0})
+        written["training"] += [(epoch, curve(epoch) - 0.05) for _ in of_training]
+        lines.append({"kind": "train", "step": step, "epoch": epoch, "loss": 1, **{one: curve(epoch) - 0.05 for one in of_training}, "input_wait": 0})
         if step % per_epoch == 0:
             written["collapsed"].append((epoch, curve(epoch)))
-            lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": "validation", "weights": "collapsed", key: curve(epoch)})
+            lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": split, "weights": "collapsed", key: curve(epoch)})
             if 0 <= swa_start < epoch:
                 written["swa"].append((epoch, curve(epoch) - 0.02))
-                lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": "validation", "weights": "swa", key: curve(epoch) - 0.02})
-    lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": "test", "weights": "collapsed", key: 99})
+                lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": split, "weights": "swa", key: curve(epoch) - 0.02})
+    if split != "test":
+        lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": "test", "weights": "collapsed", key: 99})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return written
 
@@ -62,10 +67,12 @@ def test_single_run_is_drawn_as_it_was_written(tmp_path, program):
     written = make_run(tmp_path / "run", "late-phase", program=program)
     run = plot.load_run(str(tmp_path / "run"))
     assert pairs(run.training) == written["training"]
-    assert {weights: pairs(one) for weights, one in run.validation.items()} == {"collapsed": written["collapsed"], "swa": written["swa"]}
+    assert {weights: pairs(one) for weights, one in run.evaluations.items()} == {"collapsed": written["collapsed"], "swa": written["swa"]}
     assert run.starts == {"late phase": 2, "SWA": 4}
     figure = plot.draw_run(run)
-    assert lines_of(figure) == {"training": written["training"], "validation": written["collapsed"], "validation, SWA": written["swa"]}
+    expected = {"enwik8": {"training": written["training"], "validation": written["collapsed"], "validation, SWA": written["swa"]},
+                "cifar": {"test": written["collapsed"], "test, SWA": written["swa"]}}
+    assert lines_of(figure) == expected[program]
     assert texts_of(figure) == {("late phase", 2), ("SWA", 4)}
     assert figure.axes[0].get_xlabel() == "epoch"
     assert figure.axes[0].get_ylabel() == {"enwik8": "bits per character", "cifar": "accuracy"}[program]

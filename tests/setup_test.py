@@ -120,10 +120,11 @@ def test_the_text_is_looked_for_only_for_runs_that_read_it(tmp_path):
         (tmp_path / program / "config.toml").write_text(f'# Every value used.\nprogram = "{program}"\nmodel = "base"\n')
     evaluate = """
         run_with_enwik8() { echo "with the text: $*"; }
-        run_program() { echo "as it is: $*"; }
+        run_program() { echo "as it is, data in ${LATE_PHASE_DATA:-}: $*"; }
+        cache=/cache
         for run in enwik8 cifar nowhere; do run_with_data "$(program_of --split test %s/$run)" eval; done"""
     run = bash(functions + evaluate % tmp_path, tmp_path)
-    assert run.stdout == "with the text: eval\nas it is: eval\nas it is: eval\n", run.stderr
+    assert run.stdout == "with the text: eval\nas it is, data in /cache/data: eval\nas it is, data in : eval\n", run.stderr
 
 
 def test_a_program_that_cannot_start_says_why(tmp_path):

@@ -1,8 +1,8 @@
 """Draws curves.png: plot.py RUN, the folder of a training run, or a folder of several.
 
-One run (config.toml, metrics.jsonl): training and validation over the epochs, with the start of the late phase and of SWA. Several
-(RUN/MODEL or RUN/seed-N/MODEL): the validation curves of all models, the mean over the seeds with its spread, in RUN/curves.png; and each
-run's own.
+One run (config.toml, metrics.jsonl): training and validation, or test where there is no validation part, over the epochs, with the
+start of the late phase and of SWA. Several (RUN/MODEL or RUN/seed-N/MODEL): the evaluations of all models, the mean over the seeds with
+its spread, in RUN/curves.png; and each run's own.
 """
 
 import collections
@@ -233,7 +233,7 @@ def draw_comparison(runs, folder):
         raise PlotError(f"the runs must have evaluated once before they can be compared. Received: {folder}")
     metric = METRICS[programs[0]]
     seeds = len({run.seed for run in runs})
-    title = f"{programs[0]}, validation" + (f", mean and standard deviation of {seeds} seeds" if seeds > 1 else f", seed {runs[0].seed}")
+    title = f"{programs[0]}, {runs[0].split}" + (f", mean and standard deviation of {seeds} seeds" if seeds > 1 else f", seed {runs[0].seed}")
     figure, axes = new_figure(title, metric)
     others = iter(OTHER_COLOURS * len(models))
     for model, by_weights in models.items():

@@ -27,7 +27,7 @@ using tf::Output;
 using tf::Tensor;
 using tf::TensorShape;
 
-constexpr int64_t kBatch = 128, kChecked = 3;
+constexpr int64_t kBatch = 64, kChecked = 3;
 constexpr double kTolerance = 1e-3;  // of the loss, after kChecked − 1 updates
 
 Tensor Filled(int64_t size, float value) {

@@ -208,9 +208,17 @@ void Cifar::BuildEvaluation(WeightSet set) {
 }
 
 absl::Status Cifar::MakeRun(int threads, std::unique_ptr<Run>* run) {
-  if (absl::Status status = Run::Create(
-          *weights_, threads, {{"steps_per_epoch", absl::StrCat(plan_.steps_per_epoch)}}, run);
-      !status.ok()) {
+  // What decides over the minibatches; the rest is in the graph.
+  const Augmentation& augmentation = options_.augmentation;
+  const Settings settings = {{"steps_per_epoch", absl::StrCat(plan_.steps_per_epoch)},
+                             {"dataset", options_.dataset},
+                             {"train_images", absl::StrCat(data_->training.count)},
+                             {"batch", absl::StrCat(options_.batch)},
+                             {"pad", absl::StrCat(augmentation.pad)},
+                             {"flip", absl::StrCat(augmentation.flip)},
+                             {"cutout", absl::StrCat(augmentation.cutout)},
+                             {"data_seed", absl::StrCat(options_.seed)}};
+  if (absl::Status status = Run::Create(*weights_, threads, settings, run); !status.ok()) {
     return status;
   }
   (*run)->OnEvaluation([this](Run* evaluated, WeightSet set) {

@@ -107,6 +107,16 @@ def test_sigterm_stops_after_the_step_with_the_state_saved(tmp_path, files):
     assert f"stopped at step {int(folder[-12:])}; the state is saved" in stderr and not (run / "results.json").exists()
 
 
+def test_a_run_goes_on_with_the_minibatches_it_began_with(tmp_path, files):
+    run = tmp_path / "run"
+    program_runs.train("cifar", files, run, *SMALL, "--model", "base", "--steps", 2)
+    for flag, value, name in [("--pad", 0, "pad"), ("--flip", "false", "flip"), ("--cutout", 4, "cutout"), ("--seed", 9, "data_seed"),
+                              ("--train-images", 74, "train_images")]:
+        refused = program_runs.run("train", "cifar", "--data", files, "--out", run, "--threads", 2, "--resume", "--steps", 4, flag, value)
+        assert refused.returncode == 2 and f"`{name}` must be" in refused.stderr, (flag, refused.stderr)
+    program_runs.train("cifar", files, run, "--resume", "--steps", 4)
+
+
 @pytest.mark.parametrize("dataset, classes", [("cifar10", 10), ("cifar100", 100)])
 def test_networks_start_as_they_should(tmp_path, dataset, classes):
     files = cifar_files.write_cifar(tmp_path / "files", dataset, classes=classes)

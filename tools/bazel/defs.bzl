@@ -98,8 +98,9 @@ def op_kernels(name, deps = [], op_deps = [], copts = [], by_target = False):
         cuda_library(
             name = name + "_gpu",
             srcs = gpu_sources,
-            deps = [name, ":cuda_runtime"],
+            deps = [name, ":cuda_launch", ":cuda_runtime", ":cuda_shared"],
         )
+        native.exports_files(gpu_sources)  # to cuda_on_cpu
     tf_library(
         name = name + "_op",
         srcs = [name + "_op.cc"],
@@ -145,6 +146,21 @@ def core_test(name, srcs, deps = [], copts = [], tags = [], **kwargs):
         tags = tags + ["core"],
         deps = deps + ["@system//:gtest_main"],
         **kwargs
+    )
+
+def cuda_on_cpu(name, srcs, hdrs = [], deps = []):
+    """CUDA sources (`.cu.cc`) compiled by the host compiler for the CUDA harness."""
+    core_library(
+        name = name,
+        testonly = True,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = ["-Wno-unknown-pragmas"],  # #pragma unroll
+        deps = deps + [
+            "//kernels:cuda_launch",
+            "//kernels:cuda_shared",
+            "//tests/cuda_harness",
+        ],
     )
 
 def graph_test(name, srcs, deps = [], copts = [], **kwargs):

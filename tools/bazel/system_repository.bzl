@@ -14,6 +14,11 @@ _LIBRARIES = {
         header = "benchmark/benchmark.h",
         linkopts = ["-lbenchmark", "-lpthread"],
     ),
+    "boost_context": struct(
+        package = "libboost-context-dev",
+        header = "boost/context/fiber.hpp",
+        linkopts = ["-l:libboost_context.a"],
+    ),
     "cli11": struct(package = "libcli11-dev", header = "CLI/CLI.hpp", linkopts = []),
     "gtest": struct(
         package = "libgtest-dev",

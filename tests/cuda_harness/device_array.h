@@ -1,0 +1,56 @@
+// Device memory for tests of kernels: exactly as large as asked for, so that AddressSanitizer sees
+// every access outside, and filled with a pattern that shows what a kernel has not written.
+#ifndef LATE_PHASE_TESTS_CUDA_HARNESS_DEVICE_ARRAY_H_
+#define LATE_PHASE_TESTS_CUDA_HARNESS_DEVICE_ARRAY_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace late_phase {
+namespace cuda_harness {
+
+template <typename T>
+class DeviceArray {
+ public:
+  // Unwritten: every byte is 0xFF, a NaN that no arithmetic makes.
+  explicit DeviceArray(int64_t size) : size_(size) { cudaMalloc(&data_, size * sizeof(T)); }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
+    if (size_ > 0) std::memcpy(data_, values.data(), size_ * sizeof(T));
+  }
+  ~DeviceArray() { cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  T* data() { return data_; }
+  const T& operator[](int64_t i) const { return data_[i]; }
+  int64_t size() const { return size_; }
+
+  // Empty if a kernel has written every element, else which it has not.
+  std::string Unwritten() const {
+    T pattern;
+    std::memset(static_cast<void*>(&pattern), 0xFF, sizeof(T));
+    for (int64_t i = 0; i < size_; ++i) {
+      if (std::memcmp(static_cast<const void*>(data_ + i), &pattern, sizeof(T)) == 0) {
+        return "element " + std::to_string(i) + " of " + std::to_string(size_) +
+               " is expected to be written";
+      }
+    }
+    return "";
+  }
+
+ private:
+  int64_t size_;
+  T* data_ = nullptr;
+};
+
+}  // namespace cuda_harness
+}  // namespace late_phase
+
+// In a GoogleTest: every element of a DeviceArray has been written.
+#define EXPECT_WRITTEN(array) EXPECT_EQ((array).Unwritten(), "")
+
+#endif  // LATE_PHASE_TESTS_CUDA_HARNESS_DEVICE_ARRAY_H_

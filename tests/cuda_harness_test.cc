@@ -291,6 +291,18 @@ TEST_P(BrokenKernel, RacesWithinAndBetweenWarps) {
       << halves;
 }
 
+__global__ void ReadUnwrittenDynamic(double* y) {
+  DynamicShared<double> values;
+  if (threadIdx.x < 16) values[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  if (threadIdx.x == 20) *y = values[16];
+}
+TEST_P(BrokenKernel, DynamicSharedMemoryIsWatchedToo) {
+  DeviceArray<double> y(1);
+  ExpectFinding(LaunchKernel({"Broken", 1, 32, 256, nullptr}, ReadUnwrittenDynamic, y.data()),
+                {"thread (20,0,0): reads dynamic shared byte 128, which is not written yet"});
+}
+
 __global__ void SharedIndex(int i) {
   __shared__ Shared<int, 64> values;
   if (threadIdx.x == 3) values[i] = 1;

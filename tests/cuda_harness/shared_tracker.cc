@@ -12,15 +12,14 @@ struct SharedTracker::Element {
   std::vector<Moment> reads;  // since the write and the last barrier
 };
 
-namespace {
-
-std::string Name(int64_t i) { return "shared element " + std::to_string(i); }
-
-}  // namespace
-
 SharedTracker::SharedTracker(int64_t size, size_t static_bytes)
     : static_bytes_(static_bytes), elements_(size) {}
 SharedTracker::~SharedTracker() = default;
+
+std::string SharedTracker::Name(int64_t i) const {
+  if (static_bytes_ == 0) return "dynamic shared byte " + std::to_string(i * kSharedUnit);
+  return "shared element " + std::to_string(i);
+}
 
 SharedTracker::Element& SharedTracker::At(int64_t i, const char* what) {
   Block& block = Block::Current();
@@ -31,8 +30,7 @@ SharedTracker::Element& SharedTracker::At(int64_t i, const char* what) {
   }
   const int64_t size = static_cast<int64_t>(elements_.size());
   if (i < 0 || i >= size) {
-    block.Fail(std::string(what) + " shared element " + std::to_string(i) + " of an array of " +
-               std::to_string(size));
+    block.Fail(std::string(what) + " " + Name(i) + " of an array of " + std::to_string(size));
   }
   return elements_[i];
 }

@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -19,7 +20,7 @@ namespace cuda_harness {
 
 class SharedTracker {
  public:
-  // `static_bytes`: what the array adds to the block's shared memory.
+  // `static_bytes`: what the array adds to the block's shared memory; 0: it is the dynamic one.
   SharedTracker(int64_t size, size_t static_bytes);
   ~SharedTracker();
   SharedTracker(const SharedTracker&) = delete;
@@ -32,6 +33,7 @@ class SharedTracker {
  private:
   struct Element;
   Element& At(int64_t i, const char* what);
+  std::string Name(int64_t i) const;
 
   const size_t static_bytes_;
   int64_t block_ = 0;  // the serial number of the block for which the elements hold

@@ -2,8 +2,6 @@
 // each.
 //
 // All rules share one loop; a rule is a function of one vector of elements, of any width.
-#include <cmath>
-
 #include "kernels/cpu_target.h"
 #include "kernels/update_rules.h"
 
@@ -83,10 +81,7 @@ void MomentumBlock(const MomentumArgs<T>& args, int64_t begin, int64_t end) {
 template <typename T>
 void AdamBlock(const AdamArgs<T>& args, int64_t begin, int64_t end) {
   const UpdateGradient<T> g = args.gradient;
-  const double n = static_cast<double>(args.count) + 1;
-  const T lr = static_cast<T>(args.lr * std::sqrt(1 - std::pow<double>(args.beta2, n)) /
-                              (1 - std::pow<double>(args.beta1, n)));
-  const T beta1 = args.beta1, beta2 = args.beta2, epsilon = args.epsilon;
+  const T lr = CorrectedRate(args), beta1 = args.beta1, beta2 = args.beta2, epsilon = args.epsilon;
   ForVectors(begin, end, Arrays<T>{g.grad, g.sum, args.w, {args.m, args.v}},
              [=](auto d, const Arrays<T>& a, int64_t i) HWY_ATTR {
                const auto w = hn::LoadU(d, a.w + i);

@@ -1,17 +1,21 @@
-// The update rules against plain double-precision loops written from the equations. No TensorFlow;
-// also run under ASan and UBSan, and with LATE_PHASE_CPU set to each instruction set.
+// The update rules against plain double-precision loops written from the equations: the CPU core
+// and, in the CUDA harness, the CUDA core. No TensorFlow; also run under ASan and UBSan, and with
+// LATE_PHASE_CPU set to each instruction set.
 #include "kernels/update_rules.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <ostream>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/backwards.h"
+#include "tests/cuda_harness/schedule.h"
 
 namespace late_phase {
 namespace {
@@ -22,6 +26,51 @@ const char* Name(Rule rule) {
   constexpr const char* kNames[] = {"Sgd", "Momentum", "Nesterov", "Adam"};
   return kNames[static_cast<int>(rule)];
 }
+
+enum class Processor { kCpu, kCuda };
+
+const char* Name(Processor processor) { return processor == Processor::kCpu ? "Cpu" : "Cuda"; }
+
+// CUDA once, not again for every instruction set.
+std::vector<Processor> Processors() {
+  if (std::getenv("LATE_PHASE_CPU") != nullptr) return {Processor::kCpu};
+  return {Processor::kCpu, Processor::kCuda};
+}
+
+// What runs a core. `threads`: how many on a CPU; on CUDA it chooses the order of the threads.
+struct Executor {
+  Processor processor;
+  int threads;
+
+  template <typename T>
+  void Apply(const SgdArgs<T>& args) const {
+    Run([&](const Parallel& parallel) { ApplySgdCpu(args, parallel); },
+        [&] { return ApplySgdGpu(args, nullptr); });
+  }
+  template <typename T>
+  void Apply(const MomentumArgs<T>& args) const {
+    Run([&](const Parallel& parallel) { ApplyMomentumCpu(args, parallel); },
+        [&] { return ApplyMomentumGpu(args, nullptr); });
+  }
+  template <typename T>
+  void Apply(const AdamArgs<T>& args) const {
+    Run([&](const Parallel& parallel) { ApplyAdamCpu(args, parallel); },
+        [&] { return ApplyAdamGpu(args, nullptr); });
+  }
+  template <typename T>
+  void Accumulate(int64_t D, const T* grad, T* sum) const {
+    Run([&](const Parallel& parallel) { AccumulateCpu(D, grad, sum, parallel); },
+        [&] { return AccumulateGpu(D, grad, sum, nullptr); });
+  }
+
+ private:
+  template <class Cpu, class Cuda>
+  void Run(const Cpu& cpu, const Cuda& cuda) const {
+    if (processor == Processor::kCpu) return cpu(testing::Backwards(threads));
+    const cuda_harness::ScopedSchedule schedule(cuda_harness::kSchedules[threads % 4]);
+    EXPECT_EQ(cuda(), "");
+  }
+};
 
 // Hyper-parameters, rounded to the type of the core and kept in double for the reference.
 struct Settings {
@@ -80,8 +129,8 @@ class Core {
  public:
   static constexpr T kMark = T(-77.25);
 
-  Core(const std::vector<double>& start, int64_t offset, Parallel parallel)
-      : D_(start.size()), offset_(offset), parallel_(std::move(parallel)) {
+  Core(const std::vector<double>& start, int64_t offset, const Executor& executor)
+      : D_(start.size()), offset_(offset), executor_(executor) {
     for (auto* array : {&w_, &a_, &b_, &sum_}) {
       array->assign(D_ + 2 * offset + 17, kMark);
       std::fill_n(array->begin() + offset, D_, T(0));
@@ -94,24 +143,21 @@ class Core {
                               T(s.weight_decay)};
     switch (rule) {
       case Rule::kSgd:
-        ApplySgdCpu<T>({D_, At(&w_), g, T(s.lr)}, parallel_);
+        executor_.Apply(SgdArgs<T>{D_, At(&w_), g, T(s.lr)});
         break;
       case Rule::kMomentum:
       case Rule::kNesterov:
-        ApplyMomentumCpu<T>(
-            {D_, At(&w_), At(&a_), g, T(s.lr), T(s.momentum), rule == Rule::kNesterov}, parallel_);
+        executor_.Apply(MomentumArgs<T>{D_, At(&w_), At(&a_), g, T(s.lr), T(s.momentum),
+                                        rule == Rule::kNesterov});
         break;
       case Rule::kAdam:
-        ApplyAdamCpu<T>({D_, At(&w_), At(&a_), At(&b_), g, T(s.lr), T(s.beta1), T(s.beta2),
-                         T(s.epsilon), count_},
-                        parallel_);
+        executor_.Apply(AdamArgs<T>{D_, At(&w_), At(&a_), At(&b_), g, T(s.lr), T(s.beta1),
+                                    T(s.beta2), T(s.epsilon), count_});
         break;
     }
     ++count_;
   }
-  void Accumulate(const std::vector<T>& grad) {
-    AccumulateCpu<T>(D_, grad.data(), At(&sum_), parallel_);
-  }
+  void Accumulate(const std::vector<T>& grad) { executor_.Accumulate(D_, grad.data(), At(&sum_)); }
 
   std::vector<T> w() const { return Inside(w_); }
   std::vector<T> sum() const { return Inside(sum_); }
@@ -132,7 +178,7 @@ class Core {
   }
 
   int64_t D_, offset_, count_ = 0;
-  Parallel parallel_;
+  Executor executor_;
   std::vector<T> w_, a_, b_, sum_;
 };
 
@@ -175,14 +221,14 @@ constexpr int kSwitch = 5;
 // A run of the base weights: five steps of cycle 1, then cycles of K, the last one cut short.
 // Tested after every step.
 template <typename T>
-void ExpectRunEqualsReference(const Run& run, int threads) {
+void ExpectRunEqualsReference(const Run& run, const Executor& executor) {
   SCOPED_TRACE(std::string(Name(run.rule)) + " K=" + std::to_string(run.K) +
                " gamma=" + std::to_string(run.gamma) + " D=" + std::to_string(run.D));
   Settings s = Settings().Rounded<T>();
   if (run.rule == Rule::kAdam) s.lr = static_cast<T>(1e-2);
   const std::vector<double> start = Randoms(run.D, 1);
   Reference reference(start);
-  Core<T> core(start, run.offset, testing::Backwards(threads));
+  Core<T> core(start, run.offset, executor);
   const int64_t steps = kSwitch + 3 * run.K + run.K / 2;
   for (int64_t t = 0; t < steps; ++t) {
     const std::vector<double> grad = Randoms(run.D, 100 + t);
@@ -210,29 +256,33 @@ void ExpectRunEqualsReference(const Run& run, int threads) {
   EXPECT_TRUE(core.MarksAreThere());
 }
 
-class UpdateRule : public ::testing::TestWithParam<Rule> {};
+class UpdateRule : public ::testing::TestWithParam<std::tuple<Rule, Processor>> {
+ protected:
+  static Rule rule() { return std::get<0>(GetParam()); }
+  static Executor Threads(int threads) { return {std::get<1>(GetParam()), threads}; }
+};
 
 TEST_P(UpdateRule, EqualsReferenceOverCycles) {
   for (int64_t K : {1, 2, 10}) {
     for (double gamma : {1.0, 1.0 / K, 0.3}) {
       for (int64_t D : {1, 7, 15, 16, 17, 67, 1000}) {
-        ExpectRunEqualsReference<float>({GetParam(), K, gamma, D}, 1);
-        ExpectRunEqualsReference<double>({GetParam(), K, gamma, D}, 1);
+        ExpectRunEqualsReference<float>({rule(), K, gamma, D}, Threads(1 + D % 3));
+        ExpectRunEqualsReference<double>({rule(), K, gamma, D}, Threads(1 + D % 3));
       }
     }
   }
 }
 
 TEST_P(UpdateRule, EqualsReferenceOnLargeArrays) {
-  ExpectRunEqualsReference<float>({GetParam(), 2, 0.3, 40000}, 3);
-  ExpectRunEqualsReference<double>({GetParam(), 2, 0.3, 40000}, 3);
+  ExpectRunEqualsReference<float>({rule(), 2, 0.3, 40000}, Threads(3));
+  ExpectRunEqualsReference<double>({rule(), 2, 0.3, 40000}, Threads(3));
 }
 
 TEST_P(UpdateRule, UnalignedArraysAreUpdatedAndNothingBesides) {
   for (int64_t offset : {1, 3, 5}) {
     for (int64_t D : {1, 15, 33, 67}) {
-      ExpectRunEqualsReference<float>({GetParam(), 2, 0.5, D, offset}, 2);
-      ExpectRunEqualsReference<double>({GetParam(), 2, 0.5, D, offset}, 2);
+      ExpectRunEqualsReference<float>({rule(), 2, 0.5, D, offset}, Threads(2));
+      ExpectRunEqualsReference<double>({rule(), 2, 0.5, D, offset}, Threads(2));
     }
   }
 }
@@ -242,10 +292,10 @@ TEST_P(UpdateRule, EveryThreadCountGivesTheSameBits) {
   const auto start = Randoms(D, 3), grad = Randoms(D, 4);
   std::vector<std::vector<std::vector<float>>> results;
   for (int threads : {1, 2, 7}) {
-    Core<float> core(start, 1, testing::Backwards(threads));
+    Core<float> core(start, 1, Threads(threads));
     core.Accumulate(Cast<float>(grad));
-    core.Apply(GetParam(), Settings(), Cast<float>(grad), /*use_sum=*/true);
-    core.Apply(GetParam(), Settings(), Cast<float>(grad), /*use_sum=*/false);
+    core.Apply(rule(), Settings(), Cast<float>(grad), /*use_sum=*/true);
+    core.Apply(rule(), Settings(), Cast<float>(grad), /*use_sum=*/false);
     results.push_back(core.All());
   }
   EXPECT_EQ(results[1], results[0]);
@@ -261,17 +311,16 @@ TEST_P(UpdateRule, OtherRowsStay) {
   const auto a_start = a, b_start = b;
   const UpdateGradient<float> g{grad.data(), nullptr, 1, 0};
   const int64_t at = k * D;
-  switch (GetParam()) {
+  switch (rule()) {
     case Rule::kSgd:
-      ApplySgdCpu<float>({D, &w[at], g, 0.1f}, testing::Backwards(2));
+      Threads(2).Apply(SgdArgs<float>{D, &w[at], g, 0.1f});
       break;
     case Rule::kAdam:
-      ApplyAdamCpu<float>({D, &w[at], &a[at], &b[at], g, 0.1f, 0.9f, 0.99f, 1e-8f, 3},
-                          testing::Backwards(2));
+      Threads(2).Apply(AdamArgs<float>{D, &w[at], &a[at], &b[at], g, 0.1f, 0.9f, 0.99f, 1e-8f, 3});
       break;
     default:
-      ApplyMomentumCpu<float>({D, &w[at], &a[at], g, 0.1f, 0.9f, GetParam() == Rule::kNesterov},
-                              testing::Backwards(2));
+      Threads(2).Apply(
+          MomentumArgs<float>{D, &w[at], &a[at], g, 0.1f, 0.9f, rule() == Rule::kNesterov});
   }
   for (int64_t i = 0; i < K * D; ++i) {
     const bool inside = i >= at && i < at + D;
@@ -283,8 +332,8 @@ TEST_P(UpdateRule, OtherRowsStay) {
 }
 
 TEST_P(UpdateRule, EmptyArrayIsFine) {
-  Core<float> core({}, 0, testing::Backwards(2));
-  core.Apply(GetParam(), Settings(), {}, /*use_sum=*/true);
+  Core<float> core({}, 0, Threads(2));
+  core.Apply(rule(), Settings(), {}, /*use_sum=*/true);
   core.Accumulate({});
   EXPECT_TRUE(core.MarksAreThere());
 }
@@ -292,22 +341,30 @@ TEST_P(UpdateRule, EmptyArrayIsFine) {
 TEST_P(UpdateRule, NaNStaysInItsElement) {
   auto grad = Cast<float>(Randoms(40, 7));
   grad[18] = std::numeric_limits<float>::quiet_NaN();
-  Core<float> core(Randoms(40, 8), 0, testing::Backwards(1));
-  core.Apply(GetParam(), Settings(), grad, /*use_sum=*/false);
+  Core<float> core(Randoms(40, 8), 0, Threads(1));
+  core.Apply(rule(), Settings(), grad, /*use_sum=*/false);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(core.w()[i]), i == 18) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, UpdateRule,
-                         ::testing::Values(Rule::kSgd, Rule::kMomentum, Rule::kNesterov,
-                                           Rule::kAdam),
-                         [](const auto& info) { return Name(info.param); });
+                         ::testing::Combine(::testing::Values(Rule::kSgd, Rule::kMomentum,
+                                                              Rule::kNesterov, Rule::kAdam),
+                                            ::testing::ValuesIn(Processors())),
+                         [](const auto& info) {
+                           return std::string(Name(std::get<0>(info.param))) +
+                                  Name(std::get<1>(info.param));
+                         });
 
 // The bias correction of a long run: 1 − βⁿ reaches 1 and stays there.
 TEST(AdamTest, LargeCountsAreFinite) {
-  for (int64_t count : {int64_t{1} << 20, int64_t{1} << 40, std::numeric_limits<int64_t>::max()}) {
-    double w = 1, m = 0.5, v = 0.25, grad = 0.5;
-    ApplyAdamCpu<double>({1, &w, &m, &v, {&grad, nullptr, 1, 0}, 0.1, 0.9, 0.999, 0, count}, {});
-    EXPECT_NEAR(w, 0.9, 1e-12);
+  for (const Processor processor : Processors()) {
+    for (int64_t count :
+         {int64_t{1} << 20, int64_t{1} << 40, std::numeric_limits<int64_t>::max()}) {
+      double w = 1, m = 0.5, v = 0.25, grad = 0.5;
+      Executor{processor, 1}.Apply(
+          AdamArgs<double>{1, &w, &m, &v, {&grad, nullptr, 1, 0}, 0.1, 0.9, 0.999, 0, count});
+      EXPECT_NEAR(w, 0.9, 1e-12);
+    }
   }
 }
 

@@ -41,5 +41,16 @@ def render(config, results):
     return lines
 
 
+def render_cost(config, result):
+    """Time and memory of a short run."""
+    step, steps_per_epoch = result["seconds"] / result["steps"], result["steps"] / result["epochs"]
+    return [
+        f"| {network_of(config)}, {DATASETS[config['dataset']]}, batch {config['batch']} | parameters | s/step | peak memory | an epoch |",
+        "|---|---|---|---|---|",
+        f"| {config['model'].capitalize()}, {result['steps']} steps, {result['threads']} threads | {result['parameters']:,} | {step:.1f} | "
+        f"{result['peak_bytes'] / 1e9:.1f} GB | {step * steps_per_epoch / 3600:.1f} h |",
+    ]
+
+
 if __name__ == "__main__":
     main("cifar_table.py", render)

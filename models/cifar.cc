@@ -1,9 +1,6 @@
 #include "models/cifar.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,19 +50,15 @@ std::pair<Tensor, Tensor> FilledTensors(tensorflow::DataType dtype, int64_t coun
   return {pixels, labels};
 }
 
-// A network that cannot fit is refused here, where it can be said what is too large: TensorFlow
-// would end the process. Counted are weights with their sums, slots and averages, a gradient, and
-// what is kept for the backward pass, with as much again for the gradients on their way.
+// Counted are weights with their sums, slots and averages, a gradient, and what is kept for the
+// backward pass, with as much again for the gradients on their way.
 absl::Status CheckMemory(const CifarOptions& options, const NetworkSize& size, int64_t members) {
   const double weights = size.parameters + 1.0 * members * size.member_parameters;
   const double needed =
       (6 * weights + 2 * size.kept * options.batch) * (options.dtype == "float64" ? 8 : 4);
-  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (needed < there) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "the network must fit into memory: it needs about %.3g GB, this machine has %.3g GB. "
-      "Received: depth=%d, width=%d, batch=%d, members=%d",
-      needed / 1e9, there / 1e9, options.depth, options.width, options.batch, members));
+  return CheckFitsMemory(needed,
+                         absl::StrFormat("depth=%d, width=%d, batch=%d, members=%d", options.depth,
+                                         options.width, options.batch, members));
 }
 
 }  // namespace
@@ -328,19 +321,10 @@ Figures Cifar::FiguresOf(const std::vector<double>& probabilities, Split split) 
   return {{"accuracy", figures.accuracy()}, {"nll", figures.nll()}, {"ece", figures.ece()}};
 }
 
-absl::Status Cifar::Evaluate(Run* run, Split split, WeightSet set, Figures* figures) {
+absl::Status Cifar::Evaluate(Run* run, Split split, WeightSet set, int32_t member,
+                             Figures* figures) {
   std::vector<double> probabilities;
-  if (absl::Status status = Probabilities(run, split, set, 0, &probabilities); !status.ok()) {
-    return status;
-  }
-  *figures = FiguresOf(probabilities, split);
-  return absl::OkStatus();
-}
-
-absl::Status Cifar::EvaluateMember(Run* run, Split split, int32_t member, Figures* figures) {
-  std::vector<double> probabilities;
-  if (absl::Status status = Probabilities(run, split, WeightSet::kCurrent, member, &probabilities);
-      !status.ok()) {
+  if (absl::Status status = Probabilities(run, split, set, member, &probabilities); !status.ok()) {
     return status;
   }
   *figures = FiguresOf(probabilities, split);

@@ -68,8 +68,8 @@ class Cifar : public Task {
   absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
   absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
   Figures OfLoss(double loss) const override { return {{"loss", loss}}; }
-  absl::Status Evaluate(Run* run, Split split, WeightSet set, Figures* figures) override;
-  absl::Status EvaluateMember(Run* run, Split split, int32_t member, Figures* figures) override;
+  absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
+                        Figures* figures) override;
   absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
                                Figures* ensemble) override;
 

@@ -1,7 +1,5 @@
 #include "models/enwik8.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -60,9 +58,8 @@ double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
-// A network that cannot fit is refused here, where it can be said what is too large: TensorFlow
-// would end the process. Counted are weights with their sums, slots and averages, a gradient, and
-// what the LSTM keeps for its backward pass.
+// Counted are weights with their sums, slots and averages, a gradient, and what the LSTM keeps for
+// its backward pass.
 absl::Status CheckMemory(const Enwik8Options& options, const CharLstmOptions& network,
                          int64_t members) {
   double weights = 0;
@@ -74,13 +71,9 @@ absl::Status CheckMemory(const Enwik8Options& options, const CharLstmOptions& ne
   const double kept = 6.0 * options.sequence * options.batch * options.units +
                       2.0 * options.sequence * options.batch * network.vocabulary;
   const double needed = (7 * weights + kept) * (options.dtype == "float64" ? 8 : 4);
-  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (needed < there) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "the network must fit into memory: it needs about %.3g GB, this machine has %.3g GB. "
-      "Received: units=%d, embedding=%d, batch=%d, sequence=%d",
-      needed / 1e9, there / 1e9, options.units, options.embedding, options.batch,
-      options.sequence));
+  return CheckFitsMemory(
+      needed, absl::StrFormat("units=%d, embedding=%d, batch=%d, sequence=%d", options.units,
+                              options.embedding, options.batch, options.sequence));
 }
 
 absl::Status Complain(const std::string& complaint) {
@@ -295,19 +288,10 @@ absl::Status Enwik8::Losses(Run* run, Split split, WeightSet set, int32_t member
   return absl::OkStatus();
 }
 
-absl::Status Enwik8::Evaluate(Run* run, Split split, WeightSet set, Figures* figures) {
+absl::Status Enwik8::Evaluate(Run* run, Split split, WeightSet set, int32_t member,
+                              Figures* figures) {
   std::vector<double> losses;
-  if (absl::Status status = Losses(run, split, set, 0, &losses); !status.ok()) return status;
-  *figures = OfLoss(Mean(losses));
-  return absl::OkStatus();
-}
-
-absl::Status Enwik8::EvaluateMember(Run* run, Split split, int32_t member, Figures* figures) {
-  std::vector<double> losses;
-  if (absl::Status status = Losses(run, split, WeightSet::kCurrent, member, &losses);
-      !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = Losses(run, split, set, member, &losses); !status.ok()) return status;
   *figures = OfLoss(Mean(losses));
   return absl::OkStatus();
 }

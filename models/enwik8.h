@@ -53,8 +53,8 @@ class Enwik8 : public Task {
   absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
   absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
   Figures OfLoss(double loss) const override;
-  absl::Status Evaluate(Run* run, Split split, WeightSet set, Figures* figures) override;
-  absl::Status EvaluateMember(Run* run, Split split, int32_t member, Figures* figures) override;
+  absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
+                        Figures* figures) override;
   absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
                                Figures* ensemble) override;
 

@@ -24,18 +24,6 @@ const char* ActivationName(Activation activation) {
   return activation == Activation::kRelu ? "Relu" : "Identity";
 }
 
-template <typename T>
-Tensor Filled(tensorflow::DataType dtype, const TensorShape& shape, double value) {
-  Tensor tensor(dtype, shape);
-  tensor.flat<T>().setConstant(static_cast<T>(value));
-  return tensor;
-}
-
-Tensor Filled(tensorflow::DataType dtype, const TensorShape& shape, double value) {
-  return dtype == tensorflow::DT_DOUBLE ? Filled<double>(dtype, shape, value)
-                                        : Filled<float>(dtype, shape, value);
-}
-
 // Double weights get the same values as float ones.
 template <typename T>
 void FillNormal(int64_t seed, int64_t stream, double deviation, Tensor* tensor) {

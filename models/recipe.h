@@ -36,6 +36,10 @@ struct TrainPlan {
 };
 absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan);
 
+// A network that needs more bytes than the machine has is refused, with the values it was
+// `received` with: TensorFlow would end the process.
+absl::Status CheckFitsMemory(double bytes, const std::string& received);
+
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_MODELS_RECIPE_H_

@@ -59,6 +59,15 @@ bool HasAverage(const LatePhaseOptions& options, int64_t step) {
   return options.swa_start >= 0 && step >= options.swa_start;
 }
 
+bool HasMembers(const LatePhaseOptions& options, int64_t step) {
+  return options.members > 1 && step > options.start;
+}
+
+int32_t LastMember(const LatePhaseOptions& options, int64_t step) {
+  if (!HasMembers(options, step)) return 0;
+  return static_cast<int32_t>((step - 1 - options.start) % options.members);
+}
+
 absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& options,
                    TrainEnd* end) {
   Prefetcher<Prepared> batches(
@@ -139,7 +148,7 @@ absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& 
       for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
         if (set == WeightSet::kSwa && !HasAverage(run->options(), run->step())) continue;
         Figures figures;
-        status = task->Evaluate(run, task->watched(), set, &figures);
+        status = task->Evaluate(run, task->watched(), set, 0, &figures);
         if (!status.ok()) break;
         status = folder->LogEvaluation(run->step(), epoch(), SplitName(task->watched()),
                                        WeightSetName(set), figures);

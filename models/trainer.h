@@ -51,8 +51,9 @@ class Task {
 
   // A mean training loss in the task's own terms.
   virtual Figures OfLoss(double loss) const = 0;
-  virtual absl::Status Evaluate(Run* run, Split split, WeightSet set, Figures* figures) = 0;
-  virtual absl::Status EvaluateMember(Run* run, Split split, int32_t member, Figures* figures) = 0;
+  // `member` is used by WeightSet::kCurrent.
+  virtual absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
+                                Figures* figures) = 0;
   // Each member's figures, and those of their averaged predictions.
   virtual absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
                                        Figures* ensemble) = 0;
@@ -99,6 +100,10 @@ absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& 
 
 // Whether SWA has taken a sample by this step.
 bool HasAverage(const LatePhaseOptions& options, int64_t step);
+
+// Whether the members have been spawned by this step, and the one that was trained last: 0 before.
+bool HasMembers(const LatePhaseOptions& options, int64_t step);
+int32_t LastMember(const LatePhaseOptions& options, int64_t step);
 
 }  // namespace late_phase
 

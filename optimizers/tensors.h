@@ -14,6 +14,18 @@ inline tensorflow::Tensor Zeros(tensorflow::DataType dtype, const tensorflow::Te
   return zeros;
 }
 
+// Of float or double.
+inline tensorflow::Tensor Filled(tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                                 double value) {
+  tensorflow::Tensor tensor(dtype, shape);
+  if (dtype == tensorflow::DT_DOUBLE) {
+    tensor.flat<double>().setConstant(value);
+  } else {
+    tensor.flat<float>().setConstant(static_cast<float>(value));
+  }
+  return tensor;
+}
+
 // A stack [K, …] of `shape` whose every row is the one at `row`.
 inline tensorflow::Tensor RepeatedRow(tensorflow::DataType dtype, const void* row,
                                       const tensorflow::TensorShape& shape) {

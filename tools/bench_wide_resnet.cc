@@ -13,6 +13,7 @@
 #include "models/image_weights.h"
 #include "ops/softmax_cross_entropy.h"
 #include "optimizers/run.h"
+#include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
@@ -30,12 +31,6 @@ using tf::TensorShape;
 constexpr int64_t kBatch = 64, kChecked = 3;
 constexpr double kTolerance = 1e-3;  // of the loss, after kChecked − 1 updates
 
-Tensor Filled(int64_t size, float value) {
-  Tensor tensor(tf::DT_FLOAT, TensorShape({size}));
-  tensor.flat<float>().setConstant(value);
-  return tensor;
-}
-
 // BatchNorm as a network of TensorFlow's ops has it, with running statistics.
 class StockWeights : public DeclaredWeights {
  public:
@@ -45,10 +40,12 @@ class StockWeights : public DeclaredWeights {
   Output BatchNorm(const std::string& name, Output x, int64_t channels,
                    Activation activation) override {
     const tf::Scope& scope = late_phase_->scope();
-    const Output scale = late_phase_->AddBase(name + "/scale", Filled(channels, 1)),
-                 offset = late_phase_->AddBase(name + "/offset", Filled(channels, 0)),
-                 mean = late_phase_->AddState(name + "/mean", Filled(channels, 0)),
-                 variance = late_phase_->AddState(name + "/variance", Filled(channels, 1));
+    const Output scale = late_phase_->AddBase(name + "/scale", Filled(tf::DT_FLOAT, {channels}, 1)),
+                 offset =
+                     late_phase_->AddBase(name + "/offset", Filled(tf::DT_FLOAT, {channels}, 0)),
+                 mean = late_phase_->AddState(name + "/mean", Filled(tf::DT_FLOAT, {channels}, 0)),
+                 variance =
+                     late_phase_->AddState(name + "/variance", Filled(tf::DT_FLOAT, {channels}, 1));
     if (!scope.ok()) return Output();
     const tf::ops::FusedBatchNormV3 norm(
         scope, x, scale, offset, tf::ops::ReadVariableOp(scope, mean, tf::DT_FLOAT),

@@ -48,10 +48,10 @@ class Table {
 };
 
 // Every set that the run has.
-std::vector<std::string> AllSets(const Task& task, const Run& run) {
+std::vector<std::string> AllSets(const Run& run) {
   std::vector<std::string> sets = {"collapsed"};
   if (HasAverage(run.options(), run.step())) sets.push_back("swa");
-  if (task.members() > 1 && run.step() > run.options().start) {
+  if (HasMembers(run.options(), run.step())) {
     sets.insert(sets.end(), {"members", "ensemble"});
   }
   return sets;
@@ -60,9 +60,8 @@ std::vector<std::string> AllSets(const Task& task, const Run& run) {
 // "member-3" -> 3; "current" is the member that was trained last.
 int32_t MemberOf(const std::string& weights, const Run& run) {
   const LatePhaseOptions& options = run.options();
-  const int64_t since = run.step() - options.start;
-  const int64_t alive = since > 0 ? options.members : 1;
-  if (weights == "current") return since > 0 ? (since - 1) % options.members : 0;
+  const int64_t alive = HasMembers(options, run.step()) ? options.members : 1;
+  if (weights == "current") return LastMember(options, run.step());
   int32_t k = -1;
   const bool is_number =
       weights.rfind("member-", 0) == 0 && absl::SimpleAtoi(weights.substr(7), &k);
@@ -96,10 +95,10 @@ void EvaluateSets(const std::vector<std::string>& sets, Split split, Task* task,
         }
       }
     } else if (set == "collapsed" || set == "swa") {
-      Require(task->Evaluate(run, split, WeightSetOf(set, *run), &figures));
+      Require(task->Evaluate(run, split, WeightSetOf(set, *run), 0, &figures));
       table->Print(set, figures);
     } else {
-      Require(task->EvaluateMember(run, split, MemberOf(set, *run), &figures));
+      Require(task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(set, *run), &figures));
       table->Print(set, figures);
     }
   }
@@ -137,7 +136,7 @@ int Main(int argc, char** argv) {
   const Split split = SplitOf(split_name, task->splits());
   const std::unique_ptr<Run> run = RestoreRun(folder, session.threads, task.get());
   const std::vector<std::string> sets =
-      weights.empty() ? AllSets(*task, *run) : absl::StrSplit(weights, ',');
+      weights.empty() ? AllSets(*run) : absl::StrSplit(weights, ',');
   Table table(absl::StrCat(folder, ", step ", run->step()), split_name,
               experiment->program().columns);
   EvaluateSets(sets, split, task.get(), run.get(), &table);

@@ -107,18 +107,16 @@ Json ToJson(const Figures& figures) {
 Json Evaluate(Task* task, Run* run, Split split) {
   Json results;
   Figures figures;
-  Require(task->Evaluate(run, split, WeightSet::kCollapsed, &figures));
+  Require(task->Evaluate(run, split, WeightSet::kCollapsed, 0, &figures));
   results["collapsed"] = ToJson(figures);
   if (HasAverage(run->options(), run->step())) {
-    Require(task->Evaluate(run, split, WeightSet::kSwa, &figures));
+    Require(task->Evaluate(run, split, WeightSet::kSwa, 0, &figures));
     results["swa"] = ToJson(figures);
   }
-  const int64_t since = run->step() - run->options().start;
-  if (split == Split::kTest && task->members() > 1 && since > 0) {
+  if (split == Split::kTest && HasMembers(run->options(), run->step())) {
     std::vector<Figures> members;
     Require(task->EvaluateMembers(run, split, &members, &figures));
-    // The one that the last minibatch trained.
-    results["current"] = ToJson(members[(since - 1) % members.size()]);
+    results["current"] = ToJson(members[LastMember(run->options(), run->step())]);
     for (const Figures& member : members) results["members"].push_back(ToJson(member));
     results["ensemble"] = ToJson(figures);
   }

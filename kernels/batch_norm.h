@@ -25,14 +25,20 @@
 #define LATE_PHASE_KERNELS_BATCH_NORM_H_
 
 #include <cstdint>
+#include <string>
 
+#include "kernels/cuda_stream.h"
+#include "kernels/half_types.h"
 #include "kernels/parallel.h"
 
 namespace late_phase {
 
-// Either may be 0, and the pointers of an empty array null.
+// n rows of C channels. Either may be 0, and the pointers of an empty array null.
+//
+// `plane` says how they lie in memory, [n/plane, C, plane]: 1 is channels last, [n,C]; the pixels
+// of an image are channels first (NCHW). The Cpu functions take channels last only.
 struct BatchNormShape {
-  int64_t n, C;
+  int64_t n, C, plane = 1;
 };
 
 enum class BatchNormActivation { kIdentity, kRelu };
@@ -46,41 +52,44 @@ struct BatchNormSaved {
   T* inv_std;    // [C]
 };
 
+// Rows are of type T, everything else of type Scalar.
 template <typename T>
 struct BatchNormForwardArgs {
+  using Scalar = ComputeType<T>;
   BatchNormShape shape;
   bool is_training;
   BatchNormActivation activation;
-  double epsilon;           // > 0
-  double momentum;          // in [0, 1]
-  const T* x;               // [n,C]
-  const T* scale;           // [C]
-  const T* offset;          // [C]
-  const T* mean;            // [C] running statistics before this batch
-  const T* variance;        // [C]
-  T* y;                     // [n,C] out; may be x itself
-  T* running_mean;          // [C] out
-  T* running_variance;      // [C] out
-  BatchNormSaved<T> saved;  // out
-  double* sums;             // scratch of BatchNormSums elements
-  T* coefficients;          // scratch of BatchNormCoefficients elements
+  double epsilon;                // > 0
+  double momentum;               // in [0, 1]
+  const T* x;                    // [n,C]
+  const Scalar* scale;           // [C]
+  const Scalar* offset;          // [C]
+  const Scalar* mean;            // [C] running statistics before this batch
+  const Scalar* variance;        // [C]
+  T* y;                          // [n,C] out; may be x itself
+  Scalar* running_mean;          // [C] out
+  Scalar* running_variance;      // [C] out
+  BatchNormSaved<Scalar> saved;  // out
+  double* sums;                  // scratch of BatchNormSums elements
+  Scalar* coefficients;          // scratch of BatchNormCoefficients elements
 };
 
 template <typename T>
 struct BatchNormBackwardArgs {
+  using Scalar = ComputeType<T>;
   BatchNormShape shape;
   bool is_training;
   BatchNormActivation activation;
-  const T* x;                     // [n,C]
-  const T* scale;                 // [C]
-  const T* offset;                // [C]
-  BatchNormSaved<const T> saved;  // as the forward pass wrote it
-  const T* dy;                    // [n,C]
-  T* dx;                          // [n,C] out; may be dy itself
-  T* dscale;                      // [C] out
-  T* doffset;                     // [C] out
-  double* sums;                   // scratch of BatchNormSums elements
-  T* coefficients;                // scratch of BatchNormCoefficients elements
+  const T* x;                          // [n,C]
+  const Scalar* scale;                 // [C]
+  const Scalar* offset;                // [C]
+  BatchNormSaved<const Scalar> saved;  // as the forward pass wrote it
+  const T* dy;                         // [n,C]
+  T* dx;                               // [n,C] out; may be dy itself
+  Scalar* dscale;                      // [C] out
+  Scalar* doffset;                     // [C] out
+  double* sums;                        // scratch of BatchNormSums elements
+  Scalar* coefficients;                // scratch of BatchNormCoefficients elements
 };
 
 int64_t BatchNormSums(const BatchNormShape& shape, const Parallel& parallel);
@@ -92,6 +101,15 @@ template <typename T>
 void BatchNormForwardCpu(const BatchNormForwardArgs<T>& args, const Parallel& parallel);
 template <typename T>
 void BatchNormBackwardCpu(const BatchNormBackwardArgs<T>& args, const Parallel& parallel);
+
+// On a stream: arrays are in device memory; returns before they are written, empty or with what
+// went wrong. Rows may be of type Half and BFloat16 too. The same bits in every run on the same
+// GPU.
+int64_t BatchNormSumsGpu(const BatchNormShape& shape);
+template <typename T>
+std::string BatchNormForwardGpu(const BatchNormForwardArgs<T>& args, CudaStream stream);
+template <typename T>
+std::string BatchNormBackwardGpu(const BatchNormBackwardArgs<T>& args, CudaStream stream);
 
 }  // namespace late_phase
 

@@ -383,7 +383,7 @@ int64_t BatchNormCoefficients(const BatchNormShape& shape) { return 5 * Fold(sha
 
 template <typename T>
 void BatchNormForwardCpu(const BatchNormForwardArgs<T>& args, const Parallel& parallel) {
-  const auto [n, C] = args.shape;
+  const int64_t n = args.shape.n, C = args.shape.C;
   const Partition partition(args.shape, parallel);
   const Loops<T> loops = LoopsOf(T());
   BatchNormRows<T> rows = {};
@@ -427,7 +427,7 @@ void BatchNormForwardCpu(const BatchNormForwardArgs<T>& args, const Parallel& pa
 
 template <typename T>
 void BatchNormBackwardCpu(const BatchNormBackwardArgs<T>& args, const Parallel& parallel) {
-  const auto [n, C] = args.shape;
+  const int64_t n = args.shape.n, C = args.shape.C;
   if (n == 0) {
     std::fill_n(args.dscale, C, T(0));
     std::fill_n(args.doffset, C, T(0));

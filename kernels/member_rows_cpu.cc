@@ -3,7 +3,6 @@
 // every instruction set, and CUDA, gives the same bits.
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "kernels/cpu_target.h"
 #include "kernels/member_rows.h"
@@ -139,14 +138,13 @@ void Spawn(const SpawnArgs<T>& args, const Parallel& parallel,
     return;
   }
 
-  std::vector<double> sums((D + kBlockElements - 1) / kBlockElements);
   ForBlocks(D, parallel, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += kBlockElements) {
-      sums[i / kBlockElements] = squares(args.rows + i, std::min(kBlockElements, end - i));
+      args.sums[i / kBlockElements] = squares(args.rows + i, std::min(kBlockElements, end - i));
     }
   });
   double total = 0;
-  for (double sum : sums) total += sum;
+  for (int64_t i = 0; i < SpawnSums(D) - 1; ++i) total += args.sums[i];
   const T scale = static_cast<T>(args.sigma * std::sqrt(total / static_cast<double>(D)));
 
   const NormalStream stream = MakeNormalStream(args.seed[0], args.seed[1]);

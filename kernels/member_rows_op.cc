@@ -173,14 +173,19 @@ class SpawnOp : public StateOp {
       using T = decltype(zero);
       using Scalar = typename ComputeArrays<T>::Scalar;
       absl::Status ready = variables.MakeWritable({"var"});
-      Tensor wide;
+      Tensor wide, sums;
       if (ready.ok()) ready = Widen<T>(ctx, *var, &wide);
+      if (ready.ok()) {
+        ready = ctx->allocate_temp(tensorflow::DT_DOUBLE,
+                                   TensorShape({SpawnSums(row.num_elements())}), &sums);
+      }
       if (!ready.ok()) return ready;
       SpawnCpu<Scalar>({var->dim_size(0),
                         row.num_elements(),
                         wide.flat<Scalar>().data(),
                         static_cast<Scalar>(sigma),
-                        {seed.flat<int64_t>()(0), seed.flat<int64_t>()(1)}},
+                        {seed.flat<int64_t>()(0), seed.flat<int64_t>()(1)},
+                        sums.flat<double>().data()},
                        IntraOpThreads(ctx));
       if constexpr (!std::is_same_v<T, Scalar>) {
         var->flat<T>().device(ctx->eigen_cpu_device()) = wide.flat<Scalar>().template cast<T>();

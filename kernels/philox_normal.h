@@ -16,12 +16,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__CUDACC__)
-#define LATE_PHASE_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-// Inlined always: the caller's loop is vectorised only if nothing is called in it.
-#define LATE_PHASE_HOST_DEVICE inline __attribute__((always_inline))
-#endif
+#include "kernels/host_device.h"
 
 namespace late_phase {
 

@@ -13,11 +13,19 @@
 //   product at all
 //
 // The OpKernels, which check every argument, are in kernels/rank1_lstm_op.cc.
+//
+// A Gpu function is its Cpu twin on a stream: arrays are in device memory, and it returns before
+// they are written, empty or with what went wrong. Tokens, which nobody has checked there, may be
+// out of range: such a one reads nothing, makes its sequence NaN from its step on, and adds to no
+// row of dtable.
 #ifndef LATE_PHASE_KERNELS_RANK1_LSTM_H_
 #define LATE_PHASE_KERNELS_RANK1_LSTM_H_
 
 #include <cstdint>
+#include <string>
 
+#include "kernels/cuda_matmul.h"
+#include "kernels/cuda_stream.h"
 #include "kernels/parallel.h"
 
 namespace late_phase {
@@ -93,6 +101,18 @@ template <typename Scalar>
 void Rank1LstmForwardCpu(const Rank1LstmForwardArgs<Scalar>& args, const Parallel& parallel);
 template <typename Scalar>
 void Rank1LstmBackwardCpu(const Rank1LstmBackwardArgs<Scalar>& args, const Parallel& parallel);
+
+int64_t Rank1LstmForwardWorkspaceGpu(const Rank1LstmShape& shape, LstmInputForm form,
+                                     bool training);
+int64_t Rank1LstmBackwardWorkspaceGpu(const Rank1LstmShape& shape, LstmInputForm form);
+
+// The same bits in every run on the same GPU.
+template <typename Scalar>
+std::string Rank1LstmForwardGpu(const Rank1LstmForwardArgs<Scalar>& args, CudaStream stream,
+                                const CudaMatmul& matmul);
+template <typename Scalar>
+std::string Rank1LstmBackwardGpu(const Rank1LstmBackwardArgs<Scalar>& args, CudaStream stream,
+                                 const CudaMatmul& matmul);
 
 }  // namespace late_phase
 

@@ -11,11 +11,18 @@
 // (loss inf if it is the label); a NaN or +inf, or −inf throughout, makes its row NaN and no other.
 //
 // The OpKernels, which check every argument, are in kernels/softmax_cross_entropy_op.cc.
+//
+// A Gpu function is its Cpu twin on a stream: arrays are in device memory, and it returns before
+// they are written, empty or with what went wrong. Labels, which nobody has checked there, may be
+// out of range: such a one reads nothing and makes its row of loss and dlogits NaN.
 #ifndef LATE_PHASE_KERNELS_SOFTMAX_CROSS_ENTROPY_H_
 #define LATE_PHASE_KERNELS_SOFTMAX_CROSS_ENTROPY_H_
 
 #include <cstdint>
+#include <string>
 
+#include "kernels/cuda_matmul.h"
+#include "kernels/cuda_stream.h"
 #include "kernels/parallel.h"
 
 namespace late_phase {
@@ -64,6 +71,17 @@ void SoftmaxCrossEntropyForwardCpu(const SoftmaxCrossEntropyForwardArgs<Scalar>&
 template <typename Scalar>
 void SoftmaxCrossEntropyBackwardCpu(const SoftmaxCrossEntropyBackwardArgs<Scalar>& args,
                                     const Parallel& parallel);
+
+int64_t SoftmaxCrossEntropyForwardWorkspaceGpu(const SoftmaxCrossEntropyShape& shape);
+int64_t SoftmaxCrossEntropyBackwardWorkspaceGpu(const SoftmaxCrossEntropyShape& shape);
+
+// The same bits in every run on the same GPU.
+template <typename Scalar>
+std::string SoftmaxCrossEntropyForwardGpu(const SoftmaxCrossEntropyForwardArgs<Scalar>& args,
+                                          CudaStream stream, const CudaMatmul& matmul);
+template <typename Scalar>
+std::string SoftmaxCrossEntropyBackwardGpu(const SoftmaxCrossEntropyBackwardArgs<Scalar>& args,
+                                           CudaStream stream, const CudaMatmul& matmul);
 
 }  // namespace late_phase
 

@@ -7,11 +7,12 @@
 // cycle call Accumulate.
 //
 // D weights. Element-wise throughout: any number of threads gives the same bits. Instruction sets
-// differ by rounding (FMA). Cores: float and double, no TensorFlow; nothing is checked here. K rows
-// at once (spawn, average, collapse): kernels/member_rows.h.
+// differ by rounding (FMA). Cores: no TensorFlow; nothing is checked here. K rows at once (spawn,
+// average, collapse): kernels/member_rows.h.
 //
-// A Gpu function is its Cpu twin on a stream: arrays are in device memory, and it returns before
-// they are updated, empty or with what went wrong.
+// A Cpu function takes float and double. A Gpu function is its twin on a stream, which takes Half
+// and BFloat16 too: arrays are in device memory, and it returns before they are updated, empty or
+// with what went wrong.
 #ifndef LATE_PHASE_KERNELS_UPDATE_RULES_H_
 #define LATE_PHASE_KERNELS_UPDATE_RULES_H_
 
@@ -20,6 +21,8 @@
 #include <string>
 
 #include "kernels/cuda_stream.h"
+#include "kernels/half_types.h"
+#include "kernels/host_device.h"
 #include "kernels/parallel.h"
 
 namespace late_phase {
@@ -27,42 +30,48 @@ namespace late_phase {
 // The gradient an update works with:
 //   g = scale · (sum + grad), and sum is cleared as it is read; g = scale · grad if sum is null
 //   g ← g + weight_decay · w (coupled L2)
+// Weights and gradients are of type T, everything else of type Scalar.
 template <typename T>
 struct UpdateGradient {
+  using Scalar = ComputeType<T>;
   const T* grad;  // [D]
-  T* sum;         // [D] in: the gradients gathered so far; out: zeros. Or null
-  T scale;        // γ
-  T weight_decay;
+  Scalar* sum;    // [D] in: the gradients gathered so far; out: zeros. Or null
+  Scalar scale;   // γ
+  Scalar weight_decay;
 };
 
 // Arrays of one call may not overlap.
 template <typename T>
 struct SgdArgs {
+  using Scalar = ComputeType<T>;
   int64_t D;
   T* w;  // [D] updated in place
   UpdateGradient<T> gradient;
-  T lr;
+  Scalar lr;
 };
 
 template <typename T>
 struct MomentumArgs {
+  using Scalar = ComputeType<T>;
   int64_t D;
-  T* w;      // [D] updated in place
-  T* accum;  // [D] updated in place
+  T* w;           // [D] updated in place
+  Scalar* accum;  // [D] updated in place
   UpdateGradient<T> gradient;
-  T lr, momentum;
+  Scalar lr, momentum;
   bool use_nesterov;
 };
 
 template <typename T>
 struct AdamArgs {
+  using Scalar = ComputeType<T>;
   int64_t D;
-  T* w;  // [D] updated in place
-  T* m;  // [D] updated in place
-  T* v;  // [D] updated in place
+  T* w;       // [D] updated in place
+  Scalar* m;  // [D] updated in place
+  Scalar* v;  // [D] updated in place
   UpdateGradient<T> gradient;
-  T lr, beta1, beta2, epsilon;
-  int64_t count;  // updates before this one: this is number n = count + 1
+  Scalar lr, beta1, beta2, epsilon;
+  int64_t* count;          // [] updates before this one, which is number n = count + 1; out: n
+  Scalar* rate = nullptr;  // [] scratch of the Gpu function
 };
 
 // w ← w − lr · g
@@ -92,14 +101,14 @@ std::string ApplyAdamGpu(const AdamArgs<T>& args, CudaStream stream);
 template <typename T>
 void AccumulateCpu(int64_t D, const T* grad, T* sum, const Parallel& parallel);
 template <typename T>
-std::string AccumulateGpu(int64_t D, const T* grad, T* sum, CudaStream stream);
+std::string AccumulateGpu(int64_t D, const T* grad, ComputeType<T>* sum, CudaStream stream);
 
 // Adam's rate with the bias of m and v corrected: lr · √(1 − beta2ⁿ) / (1 − beta1ⁿ). For the cores.
 template <typename T>
-T CorrectedRate(const AdamArgs<T>& args) {
-  const double n = static_cast<double>(args.count) + 1;
-  return static_cast<T>(args.lr * std::sqrt(1 - std::pow<double>(args.beta2, n)) /
-                        (1 - std::pow<double>(args.beta1, n)));
+LATE_PHASE_HOST_DEVICE ComputeType<T> CorrectedRate(const AdamArgs<T>& args) {
+  const double n = static_cast<double>(*args.count) + 1;
+  return static_cast<ComputeType<T>>(args.lr * sqrt(1 - pow(static_cast<double>(args.beta2), n)) /
+                                     (1 - pow(static_cast<double>(args.beta1), n)));
 }
 
 }  // namespace late_phase

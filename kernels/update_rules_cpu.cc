@@ -165,10 +165,12 @@ void ApplyMomentumCpu(const MomentumArgs<double>& args, const Parallel& parallel
 template <>
 void ApplyAdamCpu(const AdamArgs<float>& args, const Parallel& parallel) {
   Apply(args, parallel, LATE_PHASE_FOR_TARGET(AdamFloat));
+  ++*args.count;
 }
 template <>
 void ApplyAdamCpu(const AdamArgs<double>& args, const Parallel& parallel) {
   Apply(args, parallel, LATE_PHASE_FOR_TARGET(AdamDouble));
+  ++*args.count;
 }
 template <>
 void AccumulateCpu(int64_t D, const float* grad, float* sum, const Parallel& parallel) {

@@ -2,7 +2,8 @@
 // once, 16 bytes at a time where all of them are aligned to that, and writes the arrays once. A
 // rule is a function of one element; rounding is as on a CPU with FMA.
 //
-// Bytes per weight in float (double: twice): the gradient is read, every other array is read and
+// Bytes per weight in float (double: twice; 16-bit types: the gradient is read by 2 bytes and w
+// read and written by 2, the rest as in float): the gradient is read, every other array is read and
 // written.
 //                            member row, or cycle 1    base with the cycle's sum
 //   SGD         w            12                        20
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/cuda_elements.h"
 #include "kernels/cuda_launch.h"
 #include "kernels/update_rules.h"
 
@@ -27,30 +29,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// [D] each, all of them. The gradient is read, the others are updated.
-template <typename T, int kUpdated>
-struct Arrays {
-  const T* grad;
-  T* updated[kUpdated];
-};
+// A rule is a function of one element: rule(grad, w, slots) updates w and the elements of kSlots
+// arrays; kHasWeights is false where there is no w.
 
-// Elements that are read or written by one instruction.
-template <typename T, int kLanes>
-struct alignas(kLanes * sizeof(T)) Pack {
-  T lane[kLanes];
-};
-
-template <typename T>
-constexpr int kWidestPack = 16 / sizeof(T);
-
-// Rules: rule(grad, x) updates x[0], ..., x[kUpdated - 1], elements of the arrays in order.
-
-// The gradient of UpdateGradient; the sum, if there is one, is the last array.
-template <typename T, bool kWithSum>
+// The gradient of UpdateGradient.
+template <typename S, bool kWithSum>
 struct GradientRule {
-  T scale, weight_decay;
+  S scale, weight_decay;
 
-  __device__ __forceinline__ T operator()(T grad, T w, T* sum) const {
+  __device__ __forceinline__ S operator()(S grad, S w, S* sum) const {
     if (kWithSum) {
       grad = *sum + grad;
       *sum = 0;
@@ -59,83 +46,98 @@ struct GradientRule {
   }
 };
 
-template <typename T, bool kWithSum>
+// The sum, if there is one, is the last slot.
+template <typename S, bool kWithSum>
 struct SgdRule {
-  static constexpr int kUpdated = 1 + kWithSum;
-  GradientRule<T, kWithSum> gradient;
-  T lr;
+  static constexpr bool kHasWeights = true;
+  static constexpr int kSlots = kWithSum;
+  GradientRule<S, kWithSum> gradient;
+  S lr;
 
-  __device__ __forceinline__ void operator()(T grad, T* x) const {
-    const T g = gradient(grad, x[0], &x[kUpdated - 1]);
-    x[0] = fma(-lr, g, x[0]);
+  __device__ __forceinline__ void operator()(S grad, S* w, S* slots) const {
+    *w = fma(-lr, gradient(grad, *w, &slots[0]), *w);
   }
 };
 
-template <typename T, bool kWithSum>
+template <typename S, bool kWithSum>
 struct MomentumRule {
-  static constexpr int kUpdated = 2 + kWithSum;
-  GradientRule<T, kWithSum> gradient;
-  T lr, momentum;
+  static constexpr bool kHasWeights = true;
+  static constexpr int kSlots = 1 + kWithSum;
+  GradientRule<S, kWithSum> gradient;
+  S lr, momentum;
   bool use_nesterov;
 
-  __device__ __forceinline__ void operator()(T grad, T* x) const {
-    const T g = gradient(grad, x[0], &x[kUpdated - 1]);
-    x[1] = fma(momentum, x[1], g);
-    const T step = use_nesterov ? fma(momentum, x[1], g) : x[1];
-    x[0] = fma(-lr, step, x[0]);
+  __device__ __forceinline__ void operator()(S grad, S* w, S* slots) const {
+    const S g = gradient(grad, *w, &slots[kSlots - 1]);
+    slots[0] = fma(momentum, slots[0], g);
+    const S step = use_nesterov ? fma(momentum, slots[0], g) : slots[0];
+    *w = fma(-lr, step, *w);
   }
 };
 
-template <typename T, bool kWithSum>
+template <typename S, bool kWithSum>
 struct AdamRule {
-  static constexpr int kUpdated = 3 + kWithSum;
-  GradientRule<T, kWithSum> gradient;
-  T corrected_lr, beta1, beta2, epsilon;
+  static constexpr bool kHasWeights = true;
+  static constexpr int kSlots = 2 + kWithSum;
+  GradientRule<S, kWithSum> gradient;
+  const S* rate;  // in device memory, because the count of updates is
+  S beta1, beta2, epsilon;
 
-  __device__ __forceinline__ void operator()(T grad, T* x) const {
-    const T g = gradient(grad, x[0], &x[kUpdated - 1]);
-    x[1] = fma(beta1, x[1], (1 - beta1) * g);
-    x[2] = fma(beta2, x[2], (1 - beta2) * g * g);
-    x[0] = x[0] - corrected_lr * x[1] / (sqrt(x[2]) + epsilon);
+  __device__ __forceinline__ void operator()(S grad, S* w, S* slots) const {
+    const S g = gradient(grad, *w, &slots[kSlots - 1]);
+    slots[0] = fma(beta1, slots[0], (1 - beta1) * g);
+    slots[1] = fma(beta2, slots[1], (1 - beta2) * g * g);
+    *w = *w - __ldg(rate) * slots[0] / (sqrt(slots[1]) + epsilon);
   }
 };
 
-template <typename T>
+template <typename S>
 struct AccumulateRule {
-  static constexpr int kUpdated = 1;
+  static constexpr bool kHasWeights = false;
+  static constexpr int kSlots = 1;
 
-  __device__ __forceinline__ void operator()(T grad, T* x) const { x[0] = x[0] + grad; }
+  __device__ __forceinline__ void operator()(S grad, S*, S* slots) const {
+    slots[0] = slots[0] + grad;
+  }
+};
+
+// [D] each, all of them.
+template <typename T, int kSlots>
+struct Arrays {
+  const T* grad;
+  T* w;  // null without weights
+  ComputeType<T>* slots[kSlots > 0 ? kSlots : 1];
 };
 
 // The rule on the kLanes elements from i on.
 template <int kLanes, typename T, class Rule>
-__device__ __forceinline__ void UpdateAt(int64_t i, const Arrays<T, Rule::kUpdated>& arrays,
+__device__ __forceinline__ void UpdateAt(int64_t i, const Arrays<T, Rule::kSlots>& arrays,
                                          const Rule& rule) {
-  using P = Pack<T, kLanes>;
-  const P grad = *reinterpret_cast<const P*>(arrays.grad + i);
-  P packs[Rule::kUpdated];
+  using S = ComputeType<T>;
+  const Pack<T, kLanes> grad = LoadPack<kLanes>(arrays.grad + i);
+  Pack<T, kLanes> w = {};
+  if (Rule::kHasWeights) w = LoadPack<kLanes>(arrays.w + i);
+  Pack<S, kLanes> slots[Rule::kSlots + 1];
 #pragma unroll
-  for (int a = 0; a < Rule::kUpdated; ++a) {
-    packs[a] = *reinterpret_cast<const P*>(arrays.updated[a] + i);
-  }
+  for (int a = 0; a < Rule::kSlots; ++a) slots[a] = LoadPack<kLanes>(arrays.slots[a] + i);
 #pragma unroll
   for (int lane = 0; lane < kLanes; ++lane) {
-    T x[Rule::kUpdated];
+    S weight = Widened(w.lane[lane]), x[Rule::kSlots + 1];
 #pragma unroll
-    for (int a = 0; a < Rule::kUpdated; ++a) x[a] = packs[a].lane[lane];
-    rule(grad.lane[lane], x);
+    for (int a = 0; a < Rule::kSlots; ++a) x[a] = slots[a].lane[lane];
+    rule(Widened(grad.lane[lane]), &weight, x);
+    w.lane[lane] = Rounded<T>(weight);
 #pragma unroll
-    for (int a = 0; a < Rule::kUpdated; ++a) packs[a].lane[lane] = x[a];
+    for (int a = 0; a < Rule::kSlots; ++a) slots[a].lane[lane] = x[a];
   }
+  if (Rule::kHasWeights) StorePack(w, arrays.w + i);
 #pragma unroll
-  for (int a = 0; a < Rule::kUpdated; ++a) {
-    *reinterpret_cast<P*>(arrays.updated[a] + i) = packs[a];
-  }
+  for (int a = 0; a < Rule::kSlots; ++a) StorePack(slots[a], arrays.slots[a] + i);
 }
 
 template <int kLanes, typename T, class Rule>
 __global__ void __launch_bounds__(kThreads)
-    UpdateKernel(int64_t D, Arrays<T, Rule::kUpdated> arrays, Rule rule) {
+    UpdateKernel(int64_t D, Arrays<T, Rule::kSlots> arrays, Rule rule) {
   const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t stride = int64_t{gridDim.x} * blockDim.x, packs = D / kLanes;
   for (int64_t i = thread; i < packs; i += stride) UpdateAt<kLanes>(i * kLanes, arrays, rule);
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kLanes, typename T, class Rule>
-std::string LaunchUpdate(const char* name, int64_t D, const Arrays<T, Rule::kUpdated>& arrays,
+std::string LaunchUpdate(const char* name, int64_t D, const Arrays<T, Rule::kSlots>& arrays,
                          const Rule& rule, CudaStream stream) {
   constexpr int64_t kBlock = int64_t{kThreads} * kLanes;
   const auto kernel = UpdateKernel<kLanes, T, Rule>;
@@ -155,68 +157,86 @@ std::string LaunchUpdate(const char* name, int64_t D, const Arrays<T, Rule::kUpd
 
 // A row of [K,D] begins anywhere: then single elements, whose reads a warp joins all the same.
 template <typename T, class Rule>
-std::string Update(const char* name, int64_t D, const Arrays<T, Rule::kUpdated>& arrays,
+std::string Update(const char* name, int64_t D, const Arrays<T, Rule::kSlots>& arrays,
                    const Rule& rule, CudaStream stream) {
+  using S = ComputeType<T>;
   if (D == 0) return "";
-  uintptr_t addresses = reinterpret_cast<uintptr_t>(arrays.grad);
-  for (T* const array : arrays.updated) addresses |= reinterpret_cast<uintptr_t>(array);
-  return addresses % sizeof(Pack<T, kWidestPack<T>>) == 0
-             ? LaunchUpdate<kWidestPack<T>>(name, D, arrays, rule, stream)
-             : LaunchUpdate<1>(name, D, arrays, rule, stream);
+  constexpr int kLanes = kWidestPack<S>;
+  auto misaligned = [](const auto* array) {
+    return reinterpret_cast<uintptr_t>(array) % (kLanes * sizeof(*array)) != 0;
+  };
+  bool aligned = !misaligned(arrays.grad) && !misaligned(arrays.w);
+  for (int a = 0; a < Rule::kSlots; ++a) aligned = aligned && !misaligned(arrays.slots[a]);
+  return aligned ? LaunchUpdate<kLanes>(name, D, arrays, rule, stream)
+                 : LaunchUpdate<1>(name, D, arrays, rule, stream);
+}
+
+// One thread. The powers are taken here once, in double, and not by every thread of the update.
+template <typename T>
+__global__ void AdamRateKernel(AdamArgs<T> args) {
+  *args.rate = CorrectedRate(args);
+  ++*args.count;
 }
 
 }  // namespace
 
 template <typename T>
 std::string ApplySgdGpu(const SgdArgs<T>& args, CudaStream stream) {
+  using S = ComputeType<T>;
   const UpdateGradient<T>& g = args.gradient;
   if (g.sum != nullptr) {
-    const SgdRule<T, true> rule{{g.scale, g.weight_decay}, args.lr};
-    return Update<T>("ApplySgd", args.D, {g.grad, {args.w, g.sum}}, rule, stream);
+    const SgdRule<S, true> rule{{g.scale, g.weight_decay}, args.lr};
+    return Update<T>("ApplySgd", args.D, {g.grad, args.w, {g.sum}}, rule, stream);
   }
-  const SgdRule<T, false> rule{{g.scale, g.weight_decay}, args.lr};
-  return Update<T>("ApplySgd", args.D, {g.grad, {args.w}}, rule, stream);
+  const SgdRule<S, false> rule{{g.scale, g.weight_decay}, args.lr};
+  return Update<T>("ApplySgd", args.D, {g.grad, args.w, {}}, rule, stream);
 }
 
 template <typename T>
 std::string ApplyMomentumGpu(const MomentumArgs<T>& args, CudaStream stream) {
+  using S = ComputeType<T>;
   const UpdateGradient<T>& g = args.gradient;
   if (g.sum != nullptr) {
-    const MomentumRule<T, true> rule{
+    const MomentumRule<S, true> rule{
         {g.scale, g.weight_decay}, args.lr, args.momentum, args.use_nesterov};
-    return Update<T>("ApplyMomentum", args.D, {g.grad, {args.w, args.accum, g.sum}}, rule, stream);
+    return Update<T>("ApplyMomentum", args.D, {g.grad, args.w, {args.accum, g.sum}}, rule, stream);
   }
-  const MomentumRule<T, false> rule{
+  const MomentumRule<S, false> rule{
       {g.scale, g.weight_decay}, args.lr, args.momentum, args.use_nesterov};
-  return Update<T>("ApplyMomentum", args.D, {g.grad, {args.w, args.accum}}, rule, stream);
+  return Update<T>("ApplyMomentum", args.D, {g.grad, args.w, {args.accum}}, rule, stream);
 }
 
 template <typename T>
 std::string ApplyAdamGpu(const AdamArgs<T>& args, CudaStream stream) {
+  using S = ComputeType<T>;
   const UpdateGradient<T>& g = args.gradient;
-  const T lr = CorrectedRate(args);
+  std::string error = LaunchKernel({"AdamRate", 1, 1, 0, stream}, AdamRateKernel<T>, args);
+  if (!error.empty()) return error;
   if (g.sum != nullptr) {
-    const AdamRule<T, true> rule{
-        {g.scale, g.weight_decay}, lr, args.beta1, args.beta2, args.epsilon};
-    return Update<T>("ApplyAdam", args.D, {g.grad, {args.w, args.m, args.v, g.sum}}, rule, stream);
+    const AdamRule<S, true> rule{
+        {g.scale, g.weight_decay}, args.rate, args.beta1, args.beta2, args.epsilon};
+    return Update<T>("ApplyAdam", args.D, {g.grad, args.w, {args.m, args.v, g.sum}}, rule, stream);
   }
-  const AdamRule<T, false> rule{
-      {g.scale, g.weight_decay}, lr, args.beta1, args.beta2, args.epsilon};
-  return Update<T>("ApplyAdam", args.D, {g.grad, {args.w, args.m, args.v}}, rule, stream);
+  const AdamRule<S, false> rule{
+      {g.scale, g.weight_decay}, args.rate, args.beta1, args.beta2, args.epsilon};
+  return Update<T>("ApplyAdam", args.D, {g.grad, args.w, {args.m, args.v}}, rule, stream);
 }
 
 template <typename T>
-std::string AccumulateGpu(int64_t D, const T* grad, T* sum, CudaStream stream) {
-  return Update<T>("Accumulate", D, {grad, {sum}}, AccumulateRule<T>(), stream);
+std::string AccumulateGpu(int64_t D, const T* grad, ComputeType<T>* sum, CudaStream stream) {
+  return Update<T>("Accumulate", D, {grad, nullptr, {sum}}, AccumulateRule<ComputeType<T>>(),
+                   stream);
 }
 
-template std::string ApplySgdGpu(const SgdArgs<float>&, CudaStream);
-template std::string ApplySgdGpu(const SgdArgs<double>&, CudaStream);
-template std::string ApplyMomentumGpu(const MomentumArgs<float>&, CudaStream);
-template std::string ApplyMomentumGpu(const MomentumArgs<double>&, CudaStream);
-template std::string ApplyAdamGpu(const AdamArgs<float>&, CudaStream);
-template std::string ApplyAdamGpu(const AdamArgs<double>&, CudaStream);
-template std::string AccumulateGpu(int64_t, const float*, float*, CudaStream);
-template std::string AccumulateGpu(int64_t, const double*, double*, CudaStream);
+#define LATE_PHASE_INSTANTIATE(T)                                            \
+  template std::string ApplySgdGpu(const SgdArgs<T>&, CudaStream);           \
+  template std::string ApplyMomentumGpu(const MomentumArgs<T>&, CudaStream); \
+  template std::string ApplyAdamGpu(const AdamArgs<T>&, CudaStream);         \
+  template std::string AccumulateGpu(int64_t, const T*, ComputeType<T>*, CudaStream)
+LATE_PHASE_INSTANTIATE(float);
+LATE_PHASE_INSTANTIATE(double);
+LATE_PHASE_INSTANTIATE(Half);
+LATE_PHASE_INSTANTIATE(BFloat16);
+#undef LATE_PHASE_INSTANTIATE
 
 }  // namespace late_phase

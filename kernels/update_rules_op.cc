@@ -184,8 +184,7 @@ class ApplyOp : public OpKernel {
     } else {
       int64_t& count = s.count->flat<int64_t>()(kTarget == Target::kMember ? member : 0);
       ApplyAdamCpu<Scalar>(
-          {D, w.data, row(s.m), row(s.v), gradient, lr, beta1, beta2, epsilon, count}, threads);
-      ++count;
+          {D, w.data, row(s.m), row(s.v), gradient, lr, beta1, beta2, epsilon, &count}, threads);
     }
     w.RoundInto(s.var, offset, D);
     return absl::OkStatus();

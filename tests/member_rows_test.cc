@@ -39,7 +39,8 @@ std::vector<T> Spawned(const std::vector<T>& row0, int64_t K, double sigma, int6
   const int64_t D = row0.size();
   std::vector<T> rows(K * D, std::numeric_limits<T>::quiet_NaN());
   std::copy(row0.begin(), row0.end(), rows.begin());
-  SpawnCpu<T>({K, D, rows.data(), static_cast<T>(sigma), {seed0, seed1}},
+  std::vector<double> sums(SpawnSums(D));
+  SpawnCpu<T>({K, D, rows.data(), static_cast<T>(sigma), {seed0, seed1}, sums.data()},
               testing::Backwards(threads));
   return rows;
 }
@@ -275,12 +276,13 @@ TEST(SpawnTest, WritesItsRowsOnly) {
   for (int64_t D : {1, 63, 257}) {
     std::vector<float> memory(3 + 2 * D + 16, -77.25f);
     std::fill_n(memory.begin() + 3, D, 1.0f);
-    SpawnCpu<float>({2, D, memory.data() + 3, 0.5f, {1, 2}}, testing::Backwards(2));
+    std::vector<double> sums(SpawnSums(D));
+    SpawnCpu<float>({2, D, memory.data() + 3, 0.5f, {1, 2}, sums.data()}, testing::Backwards(2));
     for (int64_t i = 0; i < static_cast<int64_t>(memory.size()); ++i) {
       EXPECT_EQ(memory[i] == -77.25f, i < 3 || i >= 3 + 2 * D) << i;
     }
   }
-  SpawnCpu<float>({2, 0, nullptr, 0.5f, {1, 2}}, testing::Backwards(2));
+  SpawnCpu<float>({2, 0, nullptr, 0.5f, {1, 2}, nullptr}, testing::Backwards(2));
 }
 
 template <typename T>

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <ostream>
 #include <random>
@@ -14,8 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/backwards.h"
-#include "tests/cuda_harness/schedule.h"
+#include "tests/processors.h"
 
 namespace late_phase {
 namespace {
@@ -27,21 +25,11 @@ const char* Name(Rule rule) {
   return kNames[static_cast<int>(rule)];
 }
 
-enum class Processor { kCpu, kCuda };
+using testing::Name;
+using testing::Processor;
+using testing::Processors;
 
-const char* Name(Processor processor) { return processor == Processor::kCpu ? "Cpu" : "Cuda"; }
-
-// CUDA once, not again for every instruction set.
-std::vector<Processor> Processors() {
-  if (std::getenv("LATE_PHASE_CPU") != nullptr) return {Processor::kCpu};
-  return {Processor::kCpu, Processor::kCuda};
-}
-
-// What runs a core. `threads`: how many on a CPU; on CUDA it chooses the order of the threads.
-struct Executor {
-  Processor processor;
-  int threads;
-
+struct Executor : testing::Executor {
   template <typename T>
   void Apply(const SgdArgs<T>& args) const {
     Run([&](const Parallel& parallel) { ApplySgdCpu(args, parallel); },
@@ -61,14 +49,6 @@ struct Executor {
   void Accumulate(int64_t D, const T* grad, T* sum) const {
     Run([&](const Parallel& parallel) { AccumulateCpu(D, grad, sum, parallel); },
         [&] { return AccumulateGpu(D, grad, sum, nullptr); });
-  }
-
- private:
-  template <class Cpu, class Cuda>
-  void Run(const Cpu& cpu, const Cuda& cuda) const {
-    if (processor == Processor::kCpu) return cpu(testing::Backwards(threads));
-    const cuda_harness::ScopedSchedule schedule(cuda_harness::kSchedules[threads % 4]);
-    EXPECT_EQ(cuda(), "");
   }
 };
 
@@ -152,10 +132,9 @@ class Core {
         break;
       case Rule::kAdam:
         executor_.Apply(AdamArgs<T>{D_, At(&w_), At(&a_), At(&b_), g, T(s.lr), T(s.beta1),
-                                    T(s.beta2), T(s.epsilon), count_});
+                                    T(s.beta2), T(s.epsilon), &count_, &rate_});
         break;
     }
-    ++count_;
   }
   void Accumulate(const std::vector<T>& grad) { executor_.Accumulate(D_, grad.data(), At(&sum_)); }
 
@@ -178,6 +157,7 @@ class Core {
   }
 
   int64_t D_, offset_, count_ = 0;
+  T rate_ = 0;
   Executor executor_;
   std::vector<T> w_, a_, b_, sum_;
 };
@@ -259,7 +239,7 @@ void ExpectRunEqualsReference(const Run& run, const Executor& executor) {
 class UpdateRule : public ::testing::TestWithParam<std::tuple<Rule, Processor>> {
  protected:
   static Rule rule() { return std::get<0>(GetParam()); }
-  static Executor Threads(int threads) { return {std::get<1>(GetParam()), threads}; }
+  static Executor Threads(int threads) { return {{std::get<1>(GetParam()), threads}}; }
 };
 
 TEST_P(UpdateRule, EqualsReferenceOverCycles) {
@@ -311,12 +291,15 @@ TEST_P(UpdateRule, OtherRowsStay) {
   const auto a_start = a, b_start = b;
   const UpdateGradient<float> g{grad.data(), nullptr, 1, 0};
   const int64_t at = k * D;
+  int64_t count = 3;
+  float rate;
   switch (rule()) {
     case Rule::kSgd:
       Threads(2).Apply(SgdArgs<float>{D, &w[at], g, 0.1f});
       break;
     case Rule::kAdam:
-      Threads(2).Apply(AdamArgs<float>{D, &w[at], &a[at], &b[at], g, 0.1f, 0.9f, 0.99f, 1e-8f, 3});
+      Threads(2).Apply(
+          AdamArgs<float>{D, &w[at], &a[at], &b[at], g, 0.1f, 0.9f, 0.99f, 1e-8f, &count, &rate});
       break;
     default:
       Threads(2).Apply(
@@ -359,10 +342,10 @@ INSTANTIATE_TEST_SUITE_P(Rules, UpdateRule,
 TEST(AdamTest, LargeCountsAreFinite) {
   for (const Processor processor : Processors()) {
     for (int64_t count :
-         {int64_t{1} << 20, int64_t{1} << 40, std::numeric_limits<int64_t>::max()}) {
-      double w = 1, m = 0.5, v = 0.25, grad = 0.5;
-      Executor{processor, 1}.Apply(
-          AdamArgs<double>{1, &w, &m, &v, {&grad, nullptr, 1, 0}, 0.1, 0.9, 0.999, 0, count});
+         {int64_t{1} << 20, int64_t{1} << 40, std::numeric_limits<int64_t>::max() - 1}) {
+      double w = 1, m = 0.5, v = 0.25, grad = 0.5, rate;
+      Executor{{processor, 1}}.Apply(AdamArgs<double>{
+          1, &w, &m, &v, {&grad, nullptr, 1, 0}, 0.1, 0.9, 0.999, 0, &count, &rate});
       EXPECT_NEAR(w, 0.9, 1e-12);
     }
   }

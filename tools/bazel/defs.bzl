@@ -98,7 +98,7 @@ def op_kernels(name, deps = [], op_deps = [], copts = [], by_target = False):
         cuda_library(
             name = name + "_gpu",
             srcs = gpu_sources,
-            deps = [name, ":cuda_launch", ":cuda_runtime", ":cuda_shared"],
+            deps = [name, ":cuda_elements", ":cuda_launch", ":cuda_runtime", ":cuda_shared"],
         )
         native.exports_files(gpu_sources)  # to cuda_on_cpu
     tf_library(
@@ -157,6 +157,7 @@ def cuda_on_cpu(name, srcs, hdrs = [], deps = []):
         hdrs = hdrs,
         copts = ["-Wno-unknown-pragmas"],  # #pragma unroll
         deps = deps + [
+            "//kernels:cuda_elements",
             "//kernels:cuda_launch",
             "//kernels:cuda_shared",
             "//tests/cuda_harness",

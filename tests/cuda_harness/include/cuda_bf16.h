@@ -17,6 +17,10 @@ struct __nv_bfloat16 {
 };
 
 inline __nv_bfloat16 __float2bfloat16(float value) { return value; }
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
+  return __builtin_bit_cast(__nv_bfloat16, bits);
+}
+inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 value) { return value.bits; }
 inline __nv_bfloat16 __float2bfloat16_rn(float value) { return value; }
 inline float __bfloat162float(__nv_bfloat16 value) { return value; }
 

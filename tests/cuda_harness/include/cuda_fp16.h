@@ -14,6 +14,10 @@ struct __half {
 using half = __half;
 
 inline __half __float2half(float value) { return value; }
+inline __half __ushort_as_half(unsigned short bits) { return __builtin_bit_cast(__half, bits); }
+inline unsigned short __half_as_ushort(__half value) {
+  return __builtin_bit_cast(unsigned short, value);
+}
 inline __half __float2half_rn(float value) { return value; }
 inline float __half2float(__half value) { return value; }
 

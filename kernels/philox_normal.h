@@ -4,8 +4,9 @@
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) turns a
 // counter and a key into four random words; Box-Muller turns two words into two normals. Logarithm,
 // sine and cosine are series written out below in additions, multiplications, divisions and square
-// roots, which IEEE 754 rounds the same everywhere, so that CPU and GPU agree bit for bit. On the
-// host this takes -ffp-contract=off; device code uses the intrinsics that are never contracted.
+// roots, which IEEE 754 rounds the same everywhere, so that CPU and GPU agree bit for bit. It takes
+// flags that keep the compiler from fusing multiplications with additions: SAME_BITS in
+// tools/bazel/defs.bzl.
 //
 // Normals are floats for arrays of any type: double weights get the same noise as float weights,
 // and 32 random bits per normal (resolution 2⁻²⁴ relative, largest value √(66 ln 2) = 6.8) are
@@ -13,6 +14,7 @@
 #ifndef LATE_PHASE_KERNELS_PHILOX_NORMAL_H_
 #define LATE_PHASE_KERNELS_PHILOX_NORMAL_H_
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -48,59 +50,11 @@ LATE_PHASE_HOST_DEVICE PhiloxWords Philox(PhiloxWords counter, PhiloxKey key) {
   return {{c0, c1, c2, c3}};
 }
 
-// Rounded once each, never contracted to a fused multiply-add.
-LATE_PHASE_HOST_DEVICE float AddRounded(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-LATE_PHASE_HOST_DEVICE double AddRounded(double a, double b) {
-#if defined(__CUDA_ARCH__)
-  return __dadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-LATE_PHASE_HOST_DEVICE float MultiplyRounded(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-LATE_PHASE_HOST_DEVICE double MultiplyRounded(double a, double b) {
-#if defined(__CUDA_ARCH__)
-  return __dmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-LATE_PHASE_HOST_DEVICE float DivideRounded(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fdiv_rn(a, b);
-#else
-  return a / b;
-#endif
-}
-LATE_PHASE_HOST_DEVICE float SquareRootRounded(float a) {
-#if defined(__CUDA_ARCH__)
-  return __fsqrt_rn(a);
-#else
-  return __builtin_sqrtf(a);
-#endif
-}
-// a · b + c, rounded twice: the step of Horner's scheme.
-LATE_PHASE_HOST_DEVICE float HornerStep(float a, float b, float c) {
-  return AddRounded(MultiplyRounded(a, b), c);
-}
-
 // The nearest float of a word, from two exact halves: AVX2 converts signed integers only.
 LATE_PHASE_HOST_DEVICE float WordToFloat(uint32_t x) {
   const float high = static_cast<float>(static_cast<int32_t>(x >> 16));
   const float low = static_cast<float>(static_cast<int32_t>(x & 0xFFFF));
-  return HornerStep(high, 65536.0f, low);
+  return high * 65536.0f + low;
 }
 
 // ln u for a normal u > 0. u = 2^e · m with m in [√½, √2), and ln m = 2 artanh s = 2 (s + s³/3 +
@@ -114,17 +68,17 @@ LATE_PHASE_HOST_DEVICE float Logarithm(float u) {
   bits -= e * (1 << 23);
   float m;
   std::memcpy(&m, &bits, sizeof(m));
-  const float f = AddRounded(m, -1.0f);
-  const float s = DivideRounded(f, AddRounded(m, 1.0f));
-  const float q = MultiplyRounded(s, s);
+  const float f = m - 1.0f;
+  const float s = f / (m + 1.0f);
+  const float q = s * s;
   float p = 2.0f / 9;
-  p = HornerStep(p, q, 2.0f / 7);
-  p = HornerStep(p, q, 2.0f / 5);
-  p = HornerStep(p, q, 2.0f / 3);
-  p = MultiplyRounded(MultiplyRounded(p, q), s);
+  p = p * q + 2.0f / 7;
+  p = p * q + 2.0f / 5;
+  p = p * q + 2.0f / 3;
+  p = p * q * s;
   // 2s is f − s·f, whose first term is exact.
-  const float series = AddRounded(AddRounded(f, -MultiplyRounded(s, f)), p);
-  return HornerStep(static_cast<float>(e), 0.693147180559945309f, series);
+  const float series = (f - s * f) + p;
+  return static_cast<float>(e) * 0.693147180559945309f + series;
 }
 
 // sin and cos of 2π·x/2³². The nearest quarter turn is taken off in integers; the rest, at most
@@ -132,19 +86,19 @@ LATE_PHASE_HOST_DEVICE float Logarithm(float u) {
 LATE_PHASE_HOST_DEVICE void SineCosine(uint32_t x, float* sine, float* cosine) {
   const uint32_t quarter = (x + (uint32_t{1} << 29)) >> 30;  // 0 to 4
   const int32_t rest = static_cast<int32_t>(x - (quarter << 30));
-  const float a = MultiplyRounded(static_cast<float>(rest), 1.46291807926715968e-9f);  // 2π/2³²
-  const float q = MultiplyRounded(a, a);
+  const float a = static_cast<float>(rest) * 1.46291807926715968e-9f;  // 2π/2³²
+  const float q = a * a;
   float s = 1.0f / 362880;
-  s = HornerStep(s, q, -1.0f / 5040);
-  s = HornerStep(s, q, 1.0f / 120);
-  s = HornerStep(s, q, -1.0f / 6);
-  s = HornerStep(MultiplyRounded(s, q), a, a);
+  s = s * q - 1.0f / 5040;
+  s = s * q + 1.0f / 120;
+  s = s * q - 1.0f / 6;
+  s = s * q * a + a;
   float c = -1.0f / 3628800;
-  c = HornerStep(c, q, 1.0f / 40320);
-  c = HornerStep(c, q, -1.0f / 720);
-  c = HornerStep(c, q, 1.0f / 24);
-  c = HornerStep(c, q, -0.5f);
-  c = HornerStep(c, q, 1.0f);
+  c = c * q + 1.0f / 40320;
+  c = c * q - 1.0f / 720;
+  c = c * q + 1.0f / 24;
+  c = c * q - 0.5f;
+  c = c * q + 1.0f;
   const bool odd = (quarter & 1) != 0;
   const float sine_size = odd ? c : s, cosine_size = odd ? s : c;
   *sine = (quarter & 2) != 0 ? -sine_size : sine_size;
@@ -155,12 +109,12 @@ LATE_PHASE_HOST_DEVICE void SineCosine(uint32_t x, float* sine, float* cosine) {
 LATE_PHASE_HOST_DEVICE void NormalPair(uint32_t radius_word, uint32_t angle_word, float* first,
                                        float* second) {
   // In [2⁻³³, 1].
-  const float u = HornerStep(WordToFloat(radius_word), 0x1p-32f, 0x1p-33f);
-  const float radius = SquareRootRounded(MultiplyRounded(-2.0f, Logarithm(u)));
+  const float u = WordToFloat(radius_word) * 0x1p-32f + 0x1p-33f;
+  const float radius = std::sqrt(-2.0f * Logarithm(u));
   float sine, cosine;
   SineCosine(angle_word, &sine, &cosine);
-  *first = MultiplyRounded(radius, cosine);
-  *second = MultiplyRounded(radius, sine);
+  *first = radius * cosine;
+  *second = radius * sine;
 }
 
 // Where a seed's numbers come from: all of its 128 bits count, and similar seeds are unrelated.

@@ -1,21 +1,67 @@
-// Spawning, SWA and collapsing, and the random numbers beneath. No TensorFlow; also run under ASan
-// and UBSan, and with LATE_PHASE_CPU set to each instruction set. Statistics are of fixed seeds;
-// their bounds are five standard errors.
+// Spawning, SWA and collapsing, and the random numbers beneath: the CPU core and, in the CUDA
+// harness, the CUDA core, whose bits must be the CPU core's. No TensorFlow; also run under ASan and
+// UBSan, and with LATE_PHASE_CPU set to each instruction set. Statistics are of fixed seeds; their
+// bounds are five standard errors.
 #include "kernels/member_rows.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cuda_elements.h"
 #include "kernels/philox_normal.h"
-#include "tests/backwards.h"
+#include "tests/cuda_harness/device_array.h"
+#include "tests/processors.h"
 
 namespace late_phase {
 namespace {
+
+using cuda_harness::DeviceArray;
+using testing::Processor;
+
+struct Executor : testing::Executor {
+  template <typename T>
+  void Spawn(const SpawnArgs<T>& args) const {
+    Run([&](const Parallel& parallel) { SpawnCpu(args, parallel); },
+        [&] { return SpawnGpu(args, nullptr); });
+  }
+  template <typename T>
+  void SwaUpdate(int64_t D, const T* source, int64_t count, T* average) const {
+    Run([&](const Parallel& parallel) { SwaUpdateCpu(D, source, count, average, parallel); },
+        [&] { return SwaUpdateGpu(D, source, count, average, nullptr); });
+  }
+  template <typename T>
+  void Collapse(int64_t K, int64_t D, const T* rows, T* mean) const {
+    Run([&](const Parallel& parallel) { CollapseCpu(K, D, rows, mean, parallel); },
+        [&] { return CollapseGpu(K, D, rows, mean, nullptr); });
+  }
+};
+
+// Cases that run on every processor.
+class OnProcessor : public ::testing::TestWithParam<Processor> {
+ protected:
+  static Executor Threads(int threads) { return {{GetParam(), threads}}; }
+};
+class SpawnTest : public OnProcessor {};
+class SwaTest : public OnProcessor {};
+class CollapseTest : public OnProcessor {};
+class MemberRowsTest : public OnProcessor {};
+
+std::string ProcessorName(const ::testing::TestParamInfo<Processor>& info) {
+  return testing::Name(info.param);
+}
+INSTANTIATE_TEST_SUITE_P(On, SpawnTest, ::testing::ValuesIn(testing::Processors()), ProcessorName);
+INSTANTIATE_TEST_SUITE_P(On, SwaTest, ::testing::ValuesIn(testing::Processors()), ProcessorName);
+INSTANTIATE_TEST_SUITE_P(On, CollapseTest, ::testing::ValuesIn(testing::Processors()),
+                         ProcessorName);
+INSTANTIATE_TEST_SUITE_P(On, MemberRowsTest, ::testing::ValuesIn(testing::Processors()),
+                         ProcessorName);
 
 template <typename T>
 std::vector<T> Randoms(int64_t size, uint64_t seed) {
@@ -34,14 +80,13 @@ double Rms(const T* x, int64_t D) {
 }
 
 template <typename T>
-std::vector<T> Spawned(const std::vector<T>& row0, int64_t K, double sigma, int64_t seed0 = 1,
-                       int64_t seed1 = 2, int threads = 1) {
+std::vector<T> Spawned(const Executor& executor, const std::vector<T>& row0, int64_t K,
+                       double sigma, int64_t seed0 = 1, int64_t seed1 = 2) {
   const int64_t D = row0.size();
   std::vector<T> rows(K * D, std::numeric_limits<T>::quiet_NaN());
   std::copy(row0.begin(), row0.end(), rows.begin());
   std::vector<double> sums(SpawnSums(D));
-  SpawnCpu<T>({K, D, rows.data(), static_cast<T>(sigma), {seed0, seed1}, sums.data()},
-              testing::Backwards(threads));
+  executor.Spawn<T>({K, D, rows.data(), static_cast<T>(sigma), {seed0, seed1}, sums.data()});
   return rows;
 }
 
@@ -106,11 +151,11 @@ TEST(NormalTest, ExtremeWordsGiveFiniteNormals) {
 // The core's vector loops against the header's functions, element by element, as the header
 // documents the places.
 template <typename T>
-void ExpectRowsAreDocumentedNormals() {
+void ExpectRowsAreDocumentedNormals(const Executor& executor) {
   for (int64_t D : {1, 7, 63, 64, 65, 255, 256, 257, 1000, 40000}) {
     constexpr int64_t K = 3;
     const std::vector<T> row0 = Randoms<T>(D, 9);
-    const std::vector<T> rows = Spawned(row0, K, 0.5, -3, int64_t{1} << 40);
+    const std::vector<T> rows = Spawned(executor, row0, K, 0.5, -3, int64_t{1} << 40);
     const NormalStream stream = MakeNormalStream(-3, int64_t{1} << 40);
     const T scale = static_cast<T>(0.5 * Rms(row0.data(), D));
     for (int64_t k = 0; k < K; ++k) {
@@ -124,16 +169,20 @@ void ExpectRowsAreDocumentedNormals() {
     }
   }
 }
-TEST(SpawnTest, FloatRowsAreTheDocumentedNormals) { ExpectRowsAreDocumentedNormals<float>(); }
-TEST(SpawnTest, DoubleRowsAreTheDocumentedNormals) { ExpectRowsAreDocumentedNormals<double>(); }
+TEST_P(SpawnTest, FloatRowsAreTheDocumentedNormals) {
+  ExpectRowsAreDocumentedNormals<float>(Threads(1));
+}
+TEST_P(SpawnTest, DoubleRowsAreTheDocumentedNormals) {
+  ExpectRowsAreDocumentedNormals<double>(Threads(1));
+}
 
 // Recorded once: every instruction set, and every later version, must spawn these members, bit for
 // bit.
-TEST(SpawnTest, BitsAreThoseRecorded) {
+TEST_P(SpawnTest, BitsAreThoseRecorded) {
   constexpr int64_t K = 5, D = 40003;
   std::vector<float> row0(D);
   for (int64_t i = 0; i < D; ++i) row0[i] = static_cast<float>(i % 97 - 40) / 64;
-  const std::vector<float> rows = Spawned(row0, K, 0.35, 1234, -5678);
+  const std::vector<float> rows = Spawned(Threads(1), row0, K, 0.35, 1234, -5678);
   uint64_t hash = 14695981039346656037u;  // FNV-1a over the bits
   for (float value : rows) {
     uint32_t bits;
@@ -143,13 +192,13 @@ TEST(SpawnTest, BitsAreThoseRecorded) {
   EXPECT_EQ(hash, 15944610494689212504u);
 }
 
-TEST(SpawnTest, NoiseIsStandardNormalTimesSigmaTimesRms) {
+TEST_P(SpawnTest, NoiseIsStandardNormalTimesSigmaTimesRms) {
   constexpr int64_t K = 8, D = 250000;
   constexpr double kSigma = 0.35, N = static_cast<double>(K) * D;
   for (double size : {1e-3, 1.0, 50.0}) {  // the noise follows the layer's scale
     std::vector<float> row0 = Randoms<float>(D, 11);
     for (float& value : row0) value *= size;
-    const std::vector<float> rows = Spawned(row0, K, kSigma);
+    const std::vector<float> rows = Spawned(Threads(1), row0, K, kSigma);
     const double scale = kSigma * Rms(row0.data(), D);
     double sums[5] = {};
     double largest = 0;
@@ -177,9 +226,9 @@ TEST(SpawnTest, NoiseIsStandardNormalTimesSigmaTimesRms) {
 }
 
 // Kolmogorov-Smirnov against the normal distribution: the whole shape, not moments alone.
-TEST(SpawnTest, DistributionIsNormal) {
+TEST_P(SpawnTest, DistributionIsNormal) {
   constexpr int64_t D = 400000;
-  std::vector<double> z = Spawned(std::vector<double>(D, 1.0), 1, 1.0);
+  std::vector<double> z = Spawned(Threads(1), std::vector<double>(D, 1.0), 1, 1.0);
   std::sort(z.begin(), z.end());
   double distance = 0;
   for (int64_t i = 0; i < D; ++i) {
@@ -189,12 +238,13 @@ TEST(SpawnTest, DistributionIsNormal) {
   EXPECT_LT(distance * std::sqrt(double{D}), 1.95);  // exceeded once in a thousand seeds
 }
 
-TEST(SpawnTest, MembersNeighboursAndSeedsAreIndependent) {
+TEST_P(SpawnTest, MembersNeighboursAndSeedsAreIndependent) {
   constexpr int64_t K = 6, D = 100000;
   const std::vector<double> ones(D, 1.0);
-  const std::vector<double> rows = Spawned(ones, K, 1.0, 7, 7), seed0 = Spawned(ones, 1, 1.0, 8, 7),
-                            seed1 = Spawned(ones, 1, 1.0, 7, 8),
-                            high = Spawned(ones, 1, 1.0, 7 + (int64_t{1} << 32), 7);
+  const std::vector<double> rows = Spawned(Threads(1), ones, K, 1.0, 7, 7),
+                            seed0 = Spawned(Threads(1), ones, 1, 1.0, 8, 7),
+                            seed1 = Spawned(Threads(1), ones, 1, 1.0, 7, 8),
+                            high = Spawned(Threads(1), ones, 1, 1.0, 7 + (int64_t{1} << 32), 7);
   // The mean of products of independent normals is normal with standard error 1/√D, for the numbers
   // and for their squares' deviations (those have variance 4).
   auto expect_independent = [&](const double* x, const double* y, int64_t size,
@@ -223,70 +273,79 @@ TEST(SpawnTest, MembersNeighboursAndSeedsAreIndependent) {
 }
 
 template <typename T>
-void ExpectSameBitsForEveryThreadCount() {
+void ExpectSameBitsForEveryThreadCount(Processor processor) {
   for (int64_t D : {int64_t{1}, int64_t{100}, 5 * kBlockElements + 77}) {
     const std::vector<T> row0 = Randoms<T>(D, 13);
-    const std::vector<T> one = Spawned(row0, 3, 0.1, 1, 1, 1);
-    EXPECT_EQ(Spawned(row0, 3, 0.1, 1, 1, 2), one);
-    EXPECT_EQ(Spawned(row0, 3, 0.1, 1, 1, 7), one);
+    const Executor alone{{processor, 1}}, two{{processor, 2}}, seven{{processor, 7}};
+    const std::vector<T> one = Spawned(alone, row0, 3, 0.1);
+    EXPECT_EQ(Spawned(two, row0, 3, 0.1), one);
+    EXPECT_EQ(Spawned(seven, row0, 3, 0.1), one);
     std::vector<T> mean(D), other(D);
-    CollapseCpu<T>(3, D, one.data(), mean.data(), testing::Backwards(1));
+    alone.Collapse(3, D, one.data(), mean.data());
     std::vector<T> average = row0, other_average = row0;
-    SwaUpdateCpu<T>(D, one.data(), 4, average.data(), testing::Backwards(1));
-    CollapseCpu<T>(3, D, one.data(), other.data(), testing::Backwards(7));
-    SwaUpdateCpu<T>(D, one.data(), 4, other_average.data(), testing::Backwards(7));
+    alone.SwaUpdate(D, one.data(), 4, average.data());
+    seven.Collapse(3, D, one.data(), other.data());
+    seven.SwaUpdate(D, one.data(), 4, other_average.data());
     EXPECT_EQ(other, mean);
     EXPECT_EQ(other_average, average);
   }
 }
-TEST(MemberRowsTest, EveryThreadCountGivesTheSameBitsFloat) {
-  ExpectSameBitsForEveryThreadCount<float>();
+TEST_P(MemberRowsTest, EveryThreadCountGivesTheSameBitsFloat) {
+  ExpectSameBitsForEveryThreadCount<float>(GetParam());
 }
-TEST(MemberRowsTest, EveryThreadCountGivesTheSameBitsDouble) {
-  ExpectSameBitsForEveryThreadCount<double>();
+TEST_P(MemberRowsTest, EveryThreadCountGivesTheSameBitsDouble) {
+  ExpectSameBitsForEveryThreadCount<double>(GetParam());
 }
 
 // An element's noise depends on seed, row and place alone: more members or more elements change
 // none of it.
-TEST(SpawnTest, NoiseDoesNotDependOnTheNumberOfMembersOrElements) {
-  const std::vector<double> few = Spawned(std::vector<double>(300, 1.0), 2, 1.0);
-  const std::vector<double> many = Spawned(std::vector<double>(900, 1.0), 5, 1.0);
+TEST_P(SpawnTest, NoiseDoesNotDependOnTheNumberOfMembersOrElements) {
+  const std::vector<double> few = Spawned(Threads(1), std::vector<double>(300, 1.0), 2, 1.0);
+  const std::vector<double> many = Spawned(Threads(1), std::vector<double>(900, 1.0), 5, 1.0);
   for (int64_t k = 0; k < 2; ++k) {
     for (int64_t i = 0; i < 300; ++i) EXPECT_EQ(few[k * 300 + i], many[k * 900 + i]);
   }
 }
 
-TEST(SpawnTest, ZeroNoiseCopiesExactly) {
+TEST_P(SpawnTest, ZeroNoiseCopiesExactly) {
   for (int64_t D : {1, 7, 17, 1000, 40000}) {
     std::vector<float> row0 = Randoms<float>(D, 15);
     row0[0] = -0.0f;
     if (D > 2) row0[1] = std::numeric_limits<float>::infinity(), row0[2] = 1e-42f;
-    const std::vector<float> rows = Spawned(row0, 4, 0.0, 1, 2, 3);
+    const std::vector<float> rows = Spawned(Threads(3), row0, 4, 0.0);
     for (int64_t k = 0; k < 4; ++k) {
       EXPECT_EQ(std::memcmp(&rows[k * D], row0.data(), D * sizeof(float)), 0);
     }
   }
 }
 
-TEST(SpawnTest, ZeroWeightsStayZero) {
-  for (float value : Spawned(std::vector<float>(100, 0.0f), 3, 0.5)) EXPECT_EQ(value, 0);
+TEST_P(SpawnTest, ZeroWeightsStayZero) {
+  for (float value : Spawned(Threads(1), std::vector<float>(100, 0.0f), 3, 0.5))
+    EXPECT_EQ(value, 0);
 }
 
-TEST(SpawnTest, WritesItsRowsOnly) {
+TEST_P(SpawnTest, WritesItsRowsOnly) {
   for (int64_t D : {1, 63, 257}) {
     std::vector<float> memory(3 + 2 * D + 16, -77.25f);
     std::fill_n(memory.begin() + 3, D, 1.0f);
     std::vector<double> sums(SpawnSums(D));
-    SpawnCpu<float>({2, D, memory.data() + 3, 0.5f, {1, 2}, sums.data()}, testing::Backwards(2));
+    Threads(2).Spawn<float>({2, D, memory.data() + 3, 0.5f, {1, 2}, sums.data()});
     for (int64_t i = 0; i < static_cast<int64_t>(memory.size()); ++i) {
       EXPECT_EQ(memory[i] == -77.25f, i < 3 || i >= 3 + 2 * D) << i;
     }
   }
-  SpawnCpu<float>({2, 0, nullptr, 0.5f, {1, 2}, nullptr}, testing::Backwards(2));
+}
+
+TEST_P(MemberRowsTest, EmptyRowsAreFine) {
+  Threads(2).Spawn<float>({2, 0, nullptr, 0.5f, {1, 2}, nullptr});
+  Threads(2).Spawn<float>({2, 0, nullptr, 0, {1, 2}, nullptr});
+  Threads(2).SwaUpdate<float>(0, nullptr, 0, nullptr);
+  Threads(2).SwaUpdate<float>(0, nullptr, 3, nullptr);
+  Threads(2).Collapse<float>(2, 0, nullptr, nullptr);
 }
 
 template <typename T>
-void ExpectSwaIsTheMean() {
+void ExpectSwaIsTheMean(const Executor& executor) {
   for (int64_t D : {1, 7, 17, 1000, 40000}) {
     // What the average held before the first sample does not matter.
     std::vector<T> average(D + 1, std::numeric_limits<T>::quiet_NaN());
@@ -294,7 +353,7 @@ void ExpectSwaIsTheMean() {
     constexpr int64_t kSamples = 40;
     for (int64_t n = 0; n < kSamples; ++n) {
       const std::vector<T> source = Randoms<T>(D, 20 + n);
-      SwaUpdateCpu<T>(D, source.data(), n, average.data() + 1, testing::Backwards(2));
+      executor.SwaUpdate(D, source.data(), n, average.data() + 1);
       for (int64_t i = 0; i < D; ++i) sum[i] += source[i];
       if (n == 0) {
         EXPECT_EQ(std::vector<T>(average.begin() + 1, average.end()), source);
@@ -306,25 +365,25 @@ void ExpectSwaIsTheMean() {
     for (int64_t i = 0; i < D; ++i) EXPECT_NEAR(average[i + 1], sum[i] / kSamples, bound);
   }
 }
-TEST(SwaTest, FloatAverageIsTheMeanOfItsSamples) { ExpectSwaIsTheMean<float>(); }
-TEST(SwaTest, DoubleAverageIsTheMeanOfItsSamples) { ExpectSwaIsTheMean<double>(); }
+TEST_P(SwaTest, FloatAverageIsTheMeanOfItsSamples) { ExpectSwaIsTheMean<float>(Threads(2)); }
+TEST_P(SwaTest, DoubleAverageIsTheMeanOfItsSamples) { ExpectSwaIsTheMean<double>(Threads(2)); }
 
-TEST(SwaTest, EqualSamplesLeaveTheAverageExact) {
+TEST_P(SwaTest, EqualSamplesLeaveTheAverageExact) {
   const std::vector<float> source = Randoms<float>(100, 30);
   std::vector<float> average = source;
   for (int64_t n : {int64_t{1}, int64_t{2}, int64_t{1} << 40}) {
-    SwaUpdateCpu<float>(100, source.data(), n, average.data(), testing::Backwards(1));
+    Threads(1).SwaUpdate(100, source.data(), n, average.data());
     EXPECT_EQ(average, source);
   }
 }
 
 template <typename T>
-void ExpectCollapseIsTheMean() {
+void ExpectCollapseIsTheMean(const Executor& executor) {
   for (int64_t K : {1, 2, 3, 10, 25}) {
     for (int64_t D : {1, 7, 31, 32, 33, 1000, 40000}) {
       const std::vector<T> rows = Randoms<T>(K * D, 40);
       std::vector<T> mean(D + 2, T(-77.25));
-      CollapseCpu<T>(K, D, rows.data(), mean.data() + 1, testing::Backwards(2));
+      executor.Collapse(K, D, rows.data(), mean.data() + 1);
       for (int64_t i = 0; i < D; ++i) {
         long double sum = 0;
         for (int64_t k = 0; k < K; ++k) sum += rows[k * D + i];
@@ -337,21 +396,186 @@ void ExpectCollapseIsTheMean() {
     }
   }
 }
-TEST(CollapseTest, FloatIsTheMean) { ExpectCollapseIsTheMean<float>(); }
-TEST(CollapseTest, DoubleIsTheMean) { ExpectCollapseIsTheMean<double>(); }
+TEST_P(CollapseTest, FloatIsTheMean) { ExpectCollapseIsTheMean<float>(Threads(2)); }
+TEST_P(CollapseTest, DoubleIsTheMean) { ExpectCollapseIsTheMean<double>(Threads(2)); }
 
 template <typename T>
-void ExpectCollapseOfCopiesIsExact() {
+void ExpectCollapseOfCopiesIsExact(const Executor& executor) {
   const std::vector<T> row = Randoms<T>(1000, 50);
   for (int64_t K : {1, 3, 7, 10}) {
-    const std::vector<T> rows = Spawned(row, K, 0.0);
+    const std::vector<T> rows = Spawned(executor, row, K, 0.0);
     std::vector<T> mean(row.size());
-    CollapseCpu<T>(K, row.size(), rows.data(), mean.data(), testing::Backwards(1));
+    executor.Collapse<T>(K, row.size(), rows.data(), mean.data());
     EXPECT_EQ(mean, row);
   }
 }
-TEST(CollapseTest, MeanOfEqualRowsIsExactFloat) { ExpectCollapseOfCopiesIsExact<float>(); }
-TEST(CollapseTest, MeanOfEqualRowsIsExactDouble) { ExpectCollapseOfCopiesIsExact<double>(); }
+TEST_P(CollapseTest, MeanOfEqualRowsIsExactFloat) {
+  ExpectCollapseOfCopiesIsExact<float>(Threads(1));
+}
+TEST_P(CollapseTest, MeanOfEqualRowsIsExactDouble) {
+  ExpectCollapseOfCopiesIsExact<double>(Threads(1));
+}
+
+// The CUDA core's bits are the CPU core's. For 16-bit types those of widening all, computing in
+// float and rounding once.
+template <typename T>
+class CudaTest : public ::testing::Test {
+ protected:
+  using S = ComputeType<T>;
+
+  // An array at the end of its memory, `offset` elements into it: packs need an offset of 0.
+  struct Array {
+    Array(const std::vector<T>& values, int64_t offset) : offset(offset), memory(Padded(values)) {}
+    std::vector<T> Padded(const std::vector<T>& values) const {
+      std::vector<T> padded(offset, T{});
+      padded.insert(padded.end(), values.begin(), values.end());
+      return padded;
+    }
+    T* data() { return memory.data() + offset; }
+
+    int64_t offset;
+    DeviceArray<T> memory;
+  };
+
+  static std::vector<S> Wide(const std::vector<T>& values) {
+    std::vector<S> wide;
+    for (T value : values) wide.push_back(Widened(value));
+    return wide;
+  }
+  static std::vector<T> RoundedAll(const std::vector<S>& values) {
+    std::vector<T> rounded;
+    for (S value : values) rounded.push_back(Rounded<T>(value));
+    return rounded;
+  }
+  static std::vector<S> WideRandoms(int64_t size, uint64_t seed) {
+    std::vector<S> values = Randoms<S>(size, seed);
+    for (S& value : values) value *= S(1.1);  // a double with more bits than a float's
+    return values;
+  }
+  static std::vector<T> RandomValues(int64_t size, uint64_t seed) {
+    return RoundedAll(WideRandoms(size, seed));
+  }
+
+  // Another order of the threads every time.
+  void OnCuda(const std::function<std::string()>& run) {
+    Executor{{Processor::kCuda, ++runs_}}.Run([](const Parallel&) {}, run);
+  }
+
+  // The place of the first difference, or -1.
+  template <typename U>
+  static int64_t FirstDifference(const U* actual, const std::vector<U>& expected) {
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (std::memcmp(&actual[i], &expected[i], sizeof(U)) != 0) return i;
+    }
+    return -1;
+  }
+
+  void ExpectSpawnGivesTheBitsOfTheCpu(int64_t K, int64_t D, double sigma) {
+    SCOPED_TRACE("K=" + std::to_string(K) + " D=" + std::to_string(D) +
+                 " sigma=" + std::to_string(sigma));
+    std::vector<T> start = RandomValues(D, D + K);
+    start.resize(K * D, T{});
+    std::vector<S> expected = Wide(start);
+    std::vector<double> expected_sums(SpawnSums(D));
+    SpawnCpu<S>({K, D, expected.data(), S(sigma), {3, -4}, expected_sums.data()}, Parallel());
+
+    Array rows(start, (D + K) % 2);
+    DeviceArray<double> sums(SpawnSums(D));
+    OnCuda([&] {
+      return SpawnGpu<T>({K, D, rows.data(), S(sigma), {3, -4}, sums.data()}, nullptr);
+    });
+    ASSERT_EQ(FirstDifference(rows.data(), RoundedAll(expected)), -1);
+    if (sigma == 0) return;
+    EXPECT_WRITTEN(sums);
+    expected_sums.pop_back();  // the scale, which the CPU core keeps elsewhere
+    ASSERT_EQ(FirstDifference(sums.data(), expected_sums), -1);
+  }
+
+  // Around a warp, the strides of normals and packs, a CUDA block; beyond one grid.
+  const std::vector<int64_t> sizes_ = {1,
+                                       31,
+                                       32,
+                                       33,
+                                       63,
+                                       64,
+                                       65,
+                                       255,
+                                       256,
+                                       257,
+                                       512,
+                                       1023,
+                                       1024,
+                                       1025,
+                                       4096,
+                                       4099,
+                                       kBlockElements,
+                                       kBlockElements + 1,
+                                       5 * kBlockElements + 77};
+  int runs_ = 0;
+};
+using CudaTypes = ::testing::Types<float, double, Half, BFloat16>;
+TYPED_TEST_SUITE(CudaTest, CudaTypes);
+
+TYPED_TEST(CudaTest, SpawnGivesTheBitsOfTheCpu) {
+  for (int64_t D : this->sizes_) {
+    for (int64_t K : {1, 2, 10}) {
+      for (double sigma : {0.0, 0.35}) this->ExpectSpawnGivesTheBitsOfTheCpu(K, D, sigma);
+    }
+  }
+  // More blocks than the warp has lanes that adds their sums.
+  this->ExpectSpawnGivesTheBitsOfTheCpu(1, 33 * kBlockElements + 1, 0.35);
+}
+
+TYPED_TEST(CudaTest, SwaUpdateGivesTheBitsOfTheCpu) {
+  using T = TypeParam;
+  using S = ComputeType<T>;
+  for (int64_t D : this->sizes_) {
+    for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{1} << 40}) {
+      for (int64_t offset : {0, 1}) {
+        const auto values = this->RandomValues(D, D);
+        std::vector<S> expected = this->WideRandoms(D, D + 1);
+        DeviceArray<S> average(expected);
+        SwaUpdateCpu<S>(D, this->Wide(values).data(), count, expected.data(), Parallel());
+
+        typename TestFixture::Array source(values, offset);
+        this->OnCuda(
+            [&] { return SwaUpdateGpu<T>(D, source.data(), count, average.data(), nullptr); });
+        ASSERT_EQ(this->FirstDifference(average.data(), expected), -1)
+            << "D=" << D << " count=" << count << " offset=" << offset;
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaTest, CollapseGivesTheBitsOfTheCpu) {
+  using T = TypeParam;
+  using S = ComputeType<T>;
+  for (int64_t D : this->sizes_) {
+    for (int64_t K : {1, 2, 3, 10}) {
+      const auto values = this->RandomValues(K * D, D + K);
+      std::vector<S> expected(D);
+      CollapseCpu<S>(K, D, this->Wide(values).data(), expected.data(), Parallel());
+
+      for (int64_t offset : {0, 1}) {
+        typename TestFixture::Array rows(values, offset);
+        DeviceArray<T> mean(D);
+        this->OnCuda([&] { return CollapseGpu<T>(K, D, rows.data(), mean.data(), nullptr); });
+        EXPECT_WRITTEN(mean);
+        ASSERT_EQ(this->FirstDifference(mean.data(), this->RoundedAll(expected)), -1)
+            << "K=" << K << " D=" << D << " offset=" << offset;
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaTest, EmptyRowsAreFine) {
+  using T = TypeParam;
+  this->OnCuda([] { return SpawnGpu<T>({2, 0, nullptr, 1, {1, 2}, nullptr}, nullptr); });
+  this->OnCuda([] { return SpawnGpu<T>({2, 0, nullptr, 0, {1, 2}, nullptr}, nullptr); });
+  this->OnCuda([] { return SwaUpdateGpu<T>(0, nullptr, 0, nullptr, nullptr); });
+  this->OnCuda([] { return SwaUpdateGpu<T>(0, nullptr, 1, nullptr, nullptr); });
+  this->OnCuda([] { return CollapseGpu<T>(2, 0, nullptr, nullptr, nullptr); });
+}
 
 }  // namespace
 }  // namespace late_phase

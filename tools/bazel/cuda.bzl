@@ -17,6 +17,19 @@ _NVCC_FLAGS = [
     "-Xcompiler=-fPIC,-Wall,-Wextra,-Werror",
 ]
 
+def _call_nvcc(ctx, source, output, arguments, headers):
+    ctx.actions.run(
+        executable = NVCC,
+        arguments = arguments,
+        inputs = depset([source], transitive = [headers]),
+        outputs = [output],
+        # The toolkit's version is part of the action, so another toolkit compiles again. nvcc calls
+        # the host compiler's tools by PATH.
+        env = {"CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin"},
+        mnemonic = "CudaCompile",
+        progress_message = "Compiling %s (CUDA %s)" % (output.short_path, CUDA_VERSION),
+    )
+
 def _cuda_objects(ctx):
     contexts = [dep[CcInfo].compilation_context for dep in ctx.attr.deps]
     headers = depset(ctx.files.hdrs, transitive = [c.headers for c in contexts])
@@ -24,35 +37,41 @@ def _cuda_objects(ctx):
     system_includes = depset(transitive = [c.system_includes for c in contexts])
     defines = depset(transitive = [c.defines for c in contexts])
 
-    objects = []
+    objects, ptx = [], []
     for source in ctx.files.srcs:
-        output = ctx.actions.declare_file(source.basename[:-len(".cu.cc")] + ".cu.pic.o")
-        objects.append(output)
-        arguments = ctx.actions.args()
-        arguments.add("-ccbin", find_cpp_toolchain(ctx).compiler_executable)
-        arguments.add_all(_NVCC_FLAGS)
-        arguments.add_all(GENCODE)
-        arguments.add_all(quote_includes, before_each = "-I")
-        arguments.add_all(system_includes, before_each = "-isystem")
-        arguments.add_all(defines, before_each = "-D")
-        arguments.add("-c", source)
-        arguments.add("-o", output)
-        ctx.actions.run(
-            executable = NVCC,
-            arguments = [arguments],
-            inputs = depset([source], transitive = [headers]),
-            outputs = [output],
-            # The toolkit's version is part of the action, so another toolkit compiles again. nvcc
-            # calls the host compiler's tools by PATH.
-            env = {"CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin"},
-            mnemonic = "CudaCompile",
-            progress_message = "Compiling %s (CUDA %s)" % (source.short_path, CUDA_VERSION),
-        )
-    return [DefaultInfo(files = depset(objects))]
+        name = source.basename[:-len(".cu.cc")]
+        flags = ctx.actions.args()
+        flags.add("-ccbin", find_cpp_toolchain(ctx).compiler_executable)
+        flags.add_all(_NVCC_FLAGS)
+        flags.add_all(ctx.attr.copts)
+        flags.add_all(quote_includes, before_each = "-I")
+        flags.add_all(system_includes, before_each = "-isystem")
+        flags.add_all(defines, before_each = "-D")
+        flags.add(source)
+
+        objects.append(ctx.actions.declare_file(name + ".cu.pic.o"))
+        to_object = ctx.actions.args()
+        to_object.add_all(GENCODE)
+        to_object.add("-c", "-o")
+        to_object.add(objects[-1])
+        _call_nvcc(ctx, source, objects[-1], [flags, to_object], headers)
+
+        ptx.append(ctx.actions.declare_file(name + ".ptx"))
+        to_ptx = ctx.actions.args()
+        to_ptx.add(GENCODE[-1])  # the one that is kept as PTX
+        to_ptx.add("-ptx", "-o")
+        to_ptx.add(ptx[-1])
+        _call_nvcc(ctx, source, ptx[-1], [flags, to_ptx], headers)
+    return [
+        DefaultInfo(files = depset(objects)),
+        # Made on demand, for tests.
+        OutputGroupInfo(ptx = depset(ptx)),
+    ]
 
 _cuda_objects_rule = rule(
     implementation = _cuda_objects,
     attrs = {
+        "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = [".h"]),
         "srcs": attr.label_list(allow_files = [".cu.cc"], mandatory = True),
@@ -61,14 +80,18 @@ _cuda_objects_rule = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
-def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
-    """A C++ library of CUDA sources (`.cu.cc`), linked with the static CUDA runtime."""
+def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
+    """A C++ library of CUDA sources (`.cu.cc`), linked with the static CUDA runtime.
+
+    NAME_objects has the PTX that nvcc makes of them by the same flags in its output group "ptx".
+    """
     _cuda_objects_rule(
         name = name + "_objects",
         srcs = srcs,
         hdrs = hdrs,
+        copts = copts,
         deps = deps,
-        visibility = ["//visibility:private"],
+        visibility = ["//tests:__pkg__"],
     )
     native.cc_library(
         name = name,

@@ -16,6 +16,12 @@ _CORE_COPTS = _WARNINGS + select({
     "//conditions:default": [],
 })
 
+# The same bits for every instruction set and on the GPU: nothing is fused to a multiply-add, which
+# rounds once where there were two roundings. And square roots and selections that the compiler may
+# vectorise.
+SAME_BITS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+_SAME_BITS_NVCC = ["-fmad=false"] + ["-Xcompiler=" + flag for flag in SAME_BITS]
+
 # TensorFlow's headers leave parameters of inline functions unused and mix signedness in templates
 # that are instantiated in our files.
 _TF_COPTS = TF_COPTS + _WARNINGS + ["-Wno-sign-compare", "-Wno-unused-parameter"]
@@ -64,7 +70,7 @@ def tf_binary(name, srcs, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def op_kernels(name, deps = [], op_deps = [], copts = [], by_target = False):
+def op_kernels(name, deps = [], op_deps = [], by_target = False, same_bits = False):
     """How an op family is computed.
 
     NAME: the core, from NAME.h and NAME_cpu.cc. NAME_gpu: its CUDA twin, from NAME_gpu.cu.cc if
@@ -75,14 +81,14 @@ def op_kernels(name, deps = [], op_deps = [], copts = [], by_target = False):
       name: of the family.
       deps: what the core needs.
       op_deps: what the OpKernels need besides.
-      copts: further flags for the core.
       by_target: whether Highway includes NAME_cpu.cc again for every instruction set.
+      same_bits: whether the core and its CUDA twin must give the same bits.
     """
     core_library(
         name = name,
         srcs = [name + "_cpu.cc"],
         hdrs = [name + ".h"],
-        copts = copts,
+        copts = SAME_BITS if same_bits else [],
         textual_hdrs = [name + "_cpu.cc"] if by_target else [],
         deps = deps,
     )
@@ -98,6 +104,7 @@ def op_kernels(name, deps = [], op_deps = [], copts = [], by_target = False):
         cuda_library(
             name = name + "_gpu",
             srcs = gpu_sources,
+            copts = _SAME_BITS_NVCC if same_bits else [],
             deps = [name, ":cuda_elements", ":cuda_launch", ":cuda_runtime", ":cuda_shared"],
         )
         native.exports_files(gpu_sources)  # to cuda_on_cpu
@@ -148,14 +155,23 @@ def core_test(name, srcs, deps = [], copts = [], tags = [], **kwargs):
         **kwargs
     )
 
-def cuda_on_cpu(name, srcs, hdrs = [], deps = []):
-    """CUDA sources (`.cu.cc`) compiled by the host compiler for the CUDA harness."""
+def cuda_on_cpu(name, srcs, hdrs = [], deps = [], same_bits = False):
+    """CUDA sources (`.cu.cc`) compiled by the host compiler for the CUDA harness.
+
+    Args:
+      name: of the library.
+      srcs: the CUDA sources.
+      hdrs: their headers.
+      deps: libraries besides those that CUDA cores are written with.
+      same_bits: as in op_kernels.
+    """
     core_library(
         name = name,
         testonly = True,
         srcs = srcs,
         hdrs = hdrs,
-        copts = ["-Wno-unknown-pragmas"],  # #pragma unroll
+        copts = ["-Wno-unknown-pragmas"] +  # #pragma unroll
+                (SAME_BITS if same_bits else []),
         deps = deps + [
             "//kernels:cuda_elements",
             "//kernels:cuda_launch",

@@ -15,11 +15,12 @@ from tools import bench_enwik8
 from tools import bench_lstm
 from tools import bench_optimizer
 from tools import cifar_table
+from tools import cuda_report
 from tools import docs_blocks
 from tools import enwik8_table
 from tools import run_table
 
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/enwik8.md", "docs/cifar.md", "docs/nqp.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/enwik8.md", "docs/cifar.md", "docs/nqp.md", "docs/gpu.md"]
 LIBRARY = os.environ["LATE_PHASE_OPS"]
 COMMANDS = {
     "docs/examples/rank1_lstm.py": [sys.executable, "docs/examples/rank1_lstm.py"],
@@ -80,6 +81,7 @@ RECORDED = {
     "docs/results/bench_enwik8.json": recorded("bench_enwik8.json", bench_enwik8.render),
     "docs/results/bench_lstm.json": recorded("bench_lstm.json", bench_lstm.render),
     "docs/results/bench_optimizer.json": recorded("bench_optimizer.json", bench_optimizer.render),
+    "docs/results/cuda_report.json": recorded("cuda_report.json", cuda_report.render),
     "docs/results/cifar-convnet": cifar_run("cifar-convnet"),
     "docs/results/cifar-convnet-quick": cifar_run("cifar-convnet-quick"),
     "docs/results/cifar-wrn-16-2-small": cifar_run("cifar-wrn-16-2-small"),

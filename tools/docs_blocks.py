@@ -26,6 +26,16 @@ def refreshed(page, read):
     return _BLOCK.sub(replace, page)
 
 
+def with_output(page, path, output):
+    """The page with `output` in its block "output of `path`"."""
+
+    def replace(match):
+        kind, marked, language, _ = match.groups()
+        return f"<!-- output of {path} -->\n```{language}\n{output}```\n" if (kind, marked) == ("output of", path) else match[0]
+
+    return _BLOCK.sub(replace, page)
+
+
 def _read(path):
     with open(path) as file:
         return file.read()

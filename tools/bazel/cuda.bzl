@@ -17,12 +17,24 @@ _NVCC_FLAGS = [
     "-Xcompiler=-fPIC,-Wall,-Wextra,-Werror",
 ]
 
-def _call_nvcc(ctx, source, output, arguments, headers):
-    ctx.actions.run(
-        executable = NVCC,
-        arguments = arguments,
+# What nvcc says goes to a file, but for times, which differ, and to the screen if it fails.
+_COMMAND = """
+messages=$1
+shift
+echo "CUDA $CUDA_VERSION" >"$messages"
+"$@" 2>>"$messages" || { cat "$messages" >&2; exit 1; }
+sed -i '/Compile time/d' "$messages"
+"""
+
+def _call_nvcc(ctx, source, output, messages, arguments, headers):
+    command = ctx.actions.args()
+    command.add(messages)
+    command.add(NVCC)
+    ctx.actions.run_shell(
+        command = _COMMAND,
+        arguments = [command] + arguments,
         inputs = depset([source], transitive = [headers]),
-        outputs = [output],
+        outputs = [output, messages],
         # The toolkit's version is part of the action, so another toolkit compiles again. nvcc calls
         # the host compiler's tools by PATH.
         env = {"CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin"},
@@ -37,7 +49,7 @@ def _cuda_objects(ctx):
     system_includes = depset(transitive = [c.system_includes for c in contexts])
     defines = depset(transitive = [c.defines for c in contexts])
 
-    objects, ptx = [], []
+    objects, reports, ptx = [], [], []
     for source in ctx.files.srcs:
         name = source.basename[:-len(".cu.cc")]
         flags = ctx.actions.args()
@@ -50,22 +62,24 @@ def _cuda_objects(ctx):
         flags.add(source)
 
         objects.append(ctx.actions.declare_file(name + ".cu.pic.o"))
+        reports.append(ctx.actions.declare_file(name + ".ptxas.txt"))
         to_object = ctx.actions.args()
         to_object.add_all(GENCODE)
+        to_object.add("-Xptxas=-v")  # registers and spills of every kernel
         to_object.add("-c", "-o")
         to_object.add(objects[-1])
-        _call_nvcc(ctx, source, objects[-1], [flags, to_object], headers)
+        _call_nvcc(ctx, source, objects[-1], reports[-1], [flags, to_object], headers)
 
         ptx.append(ctx.actions.declare_file(name + ".ptx"))
         to_ptx = ctx.actions.args()
         to_ptx.add(GENCODE[-1])  # the one that is kept as PTX
         to_ptx.add("-ptx", "-o")
         to_ptx.add(ptx[-1])
-        _call_nvcc(ctx, source, ptx[-1], [flags, to_ptx], headers)
+        messages = ctx.actions.declare_file(name + ".ptx.txt")
+        _call_nvcc(ctx, source, ptx[-1], messages, [flags, to_ptx], headers)
     return [
         DefaultInfo(files = depset(objects)),
-        # Made on demand, for tests.
-        OutputGroupInfo(ptx = depset(ptx)),
+        OutputGroupInfo(ptx = depset(ptx), ptxas = depset(reports)),
     ]
 
 _cuda_objects_rule = rule(
@@ -83,7 +97,8 @@ _cuda_objects_rule = rule(
 def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
     """A C++ library of CUDA sources (`.cu.cc`), linked with the static CUDA runtime.
 
-    NAME_objects has the PTX that nvcc makes of them by the same flags in its output group "ptx".
+    NAME_objects has further output groups: "ptxas" holds what ptxas reports of the kernels, "ptx" the PTX
+    that nvcc makes by the same flags.
     """
     _cuda_objects_rule(
         name = name + "_objects",
@@ -99,5 +114,18 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
         hdrs = hdrs,
         linkstatic = True,
         deps = deps + ["@cuda//:runtime"],
+        **kwargs
+    )
+
+def cuda_reports(name, **kwargs):
+    """What ptxas reports of every cuda_library above this in the package."""
+    native.filegroup(
+        name = name,
+        srcs = [
+            rule["name"]
+            for rule in native.existing_rules().values()
+            if rule["kind"] == "_cuda_objects_rule"
+        ],
+        output_group = "ptxas",
         **kwargs
     )

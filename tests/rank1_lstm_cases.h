@@ -28,7 +28,8 @@ struct LstmCase {
 
 inline void PrintTo(const LstmCase& c, std::ostream* out) { *out << c.Name(); }
 
-// Odd sizes around the vector widths (4 to 16), the panel width (64) and the row chunk (128).
+// Odd sizes around the vector widths (4 to 16), the panel width (64), the row chunk (128) and, on
+// CUDA, warps (32), blocks (256) and the chunk of rows (2048).
 inline std::vector<LstmCase> LstmCases() {
   std::vector<LstmCase> cases;
   for (bool tokens : {false, true}) {
@@ -41,7 +42,10 @@ inline std::vector<LstmCase> LstmCases() {
                                                                  {3, 67, 7, 67},
                                                                  {67, 3, 5, 32},
                                                                  {2, 5, 3, 129},
-                                                                 {129, 2, 7, 7}}) {
+                                                                 {129, 2, 7, 7},
+                                                                 {3, 33, 257, 3},
+                                                                 {70, 33, 5, 3},
+                                                                 {2, 2051, 2, 1}}) {
       cases.push_back({T, N, C, H, tokens});
     }
   }
@@ -66,7 +70,7 @@ inline LstmProblem MakeLstmProblem(const LstmCase& c, uint64_t seed = 1) {
   };
   const int64_t Z = 4 * c.H;
   // Weights scaled so that z stays of order one whatever the size.
-  const double w = 1.5 / std::sqrt(static_cast<double>(c.C)),
+  const double w = 1.5 / std::sqrt(static_cast<double>(std::max<int64_t>(1, c.C))),
                r = 1.5 / std::sqrt(static_cast<double>(c.H));
   LstmProblem p;
   p.token_form = c.tokens;

@@ -3,6 +3,7 @@
 #define LATE_PHASE_TESTS_CUDA_HARNESS_HOST_MATMUL_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,13 @@ namespace cuda_harness {
 
 class HostMatmul : public CudaMatmul {
  public:
+  static constexpr const char* kRefused = "HostMatmul: refused";
+
+  // Refuses what comes after `products`, so that a test sees where the error goes.
+  explicit HostMatmul(int64_t products = std::numeric_limits<int64_t>::max()) : left_(products) {}
+
+  int64_t refused() const { return left_ < 0 ? -left_ : 0; }
+
   std::string Run(const CudaProduct& product, const float* a, const float* b,
                   float* c) const override {
     return Multiply(product, a, b, c);
@@ -24,7 +32,8 @@ class HostMatmul : public CudaMatmul {
 
  private:
   template <typename T>
-  static std::string Multiply(const CudaProduct& p, const T* a, const T* b, T* c) {
+  std::string Multiply(const CudaProduct& p, const T* a, const T* b, T* c) const {
+    if (--left_ < 0) return kRefused;
     if (p.m < 0 || p.k < 0 || p.n < 0) return "HostMatmul: a size is negative";
     std::vector<double> row(p.n);
     for (int64_t i = 0; i < p.m; ++i) {
@@ -39,6 +48,8 @@ class HostMatmul : public CudaMatmul {
     }
     return "";
   }
+
+  mutable int64_t left_;
 };
 
 }  // namespace cuda_harness

@@ -105,7 +105,15 @@ def op_kernels(name, deps = [], op_deps = [], by_target = False, same_bits = Fal
             name = name + "_gpu",
             srcs = gpu_sources,
             copts = _SAME_BITS_NVCC if same_bits else [],
-            deps = [name, ":cuda_elements", ":cuda_launch", ":cuda_runtime", ":cuda_shared"],
+            deps = [
+                name,
+                ":cuda_column_sums",
+                ":cuda_elements",
+                ":cuda_launch",
+                ":cuda_reduce",
+                ":cuda_runtime",
+                ":cuda_shared",
+            ],
         )
         native.exports_files(gpu_sources)  # to cuda_on_cpu
     tf_library(
@@ -173,8 +181,10 @@ def cuda_on_cpu(name, srcs, hdrs = [], deps = [], same_bits = False):
         copts = ["-Wno-unknown-pragmas"] +  # #pragma unroll
                 (SAME_BITS if same_bits else []),
         deps = deps + [
+            "//kernels:cuda_column_sums",
             "//kernels:cuda_elements",
             "//kernels:cuda_launch",
+            "//kernels:cuda_reduce",
             "//kernels:cuda_shared",
             "//tests/cuda_harness",
         ],

@@ -32,11 +32,13 @@ struct SoftmaxCase {
 inline void PrintTo(const SoftmaxCase& c, std::ostream* out) { *out << c.Name(); }
 
 // Odd sizes around the vector widths (4 to 16), the panel width (32), the block of rows (64), the
-// least slice of units (32) and the widest block of columns (512).
+// least slice of units (32), the widest block of columns (512) and, on CUDA, warps (32), blocks
+// (256) and the largest vocabulary that a warp has to itself (1024).
 inline std::vector<SoftmaxCase> SoftmaxCases() {
   return {{1, 1, 1},      {5, 3, 1},     {7, 23, 2},    {65, 7, 16},
           {63, 33, 31},   {64, 32, 32},  {129, 31, 33}, {23, 67, 205},
-          {300, 97, 205}, {67, 65, 511}, {3, 5, 513},   {130, 70, 1030}};
+          {300, 97, 205}, {67, 65, 511}, {3, 5, 513},   {130, 70, 1030},
+          {257, 1, 33},   {9, 2, 257},   {9, 2, 1024},  {5, 2, 1025}};
 }
 
 struct SoftmaxProblem {

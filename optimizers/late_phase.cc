@@ -89,7 +89,7 @@ std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const 
 
 LatePhase::LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& options,
                      tensorflow::DataType dtype)
-    : scope_(scope), options_(options), dtype_(dtype) {
+    : scope_(scope), host_(scope.WithDevice("/device:CPU:0")), options_(options), dtype_(dtype) {
   scope_.UpdateStatus(options_.Check());
   if (dtype != tensorflow::DT_FLOAT && dtype != tensorflow::DT_DOUBLE) {
     scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
@@ -98,22 +98,23 @@ LatePhase::LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& opt
   if (!scope_.ok()) return;
   if (options_.cycle == 0) options_.cycle = options_.members;
 
-  step_handle_ = ZeroVariable("late_phase/step", tensorflow::DT_INT64, {});
-  step_ = tf_ops::ReadVariableOp(scope_, step_handle_, tensorflow::DT_INT64);
-  time_ = tf_ops::Cast(scope_, step_, tensorflow::DT_DOUBLE);
-  auto number = [&](int64_t value) -> Output { return tf_ops::Const(scope_, value); };
-  late_ = tf_ops::GreaterEqual(scope_, step_, number(options_.start));
-  const auto since = tf_ops::Sub(scope_, step_, number(options_.start));
+  step_handle_ = Counter("late_phase/step");
+  step_ = tf_ops::ReadVariableOp(host_, step_handle_, tensorflow::DT_INT64);
+  time_ = tf_ops::Cast(host_, step_, tensorflow::DT_DOUBLE);
+  auto number = [&](int64_t value) -> Output { return tf_ops::Const(host_, value); };
+  late_ = tf_ops::GreaterEqual(host_, step_, number(options_.start));
+  const auto since = tf_ops::Sub(host_, step_, number(options_.start));
   auto when_late = [&](Output value, int64_t before) -> Output {
-    return tf_ops::Cast(scope_, tf_ops::SelectV2(scope_, late_, value, number(before)),
+    return tf_ops::Cast(host_, tf_ops::SelectV2(host_, late_, value, number(before)),
                         tensorflow::DT_INT32);
   };
-  position_ = when_late(tf_ops::FloorMod(scope_, since, number(options_.cycle)), 0);
-  member_ = when_late(tf_ops::FloorMod(scope_, since, number(options_.members)), 0);
+  position_ = when_late(tf_ops::FloorMod(host_, since, number(options_.cycle)), 0);
+  member_ = when_late(tf_ops::FloorMod(host_, since, number(options_.members)), 0);
   cycle_ = when_late(number(options_.cycle), 1);
 }
 
-Output LatePhase::Variable(const std::string& name, const Tensor& initial, bool declared) {
+Output LatePhase::Variable(const tensorflow::Scope& scope, const std::string& name,
+                           const Tensor& initial, bool declared) {
   for (const Saved& saved : saved_) {
     if (saved.name == name) {
       scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
@@ -121,13 +122,13 @@ Output LatePhase::Variable(const std::string& name, const Tensor& initial, bool 
     }
   }
   if (!scope_.ok()) return Output();
-  const Output handle = tf_ops::VarHandleOp(scope_, initial.dtype(), initial.shape(),
+  const Output handle = tf_ops::VarHandleOp(scope, initial.dtype(), initial.shape(),
                                             tf_ops::VarHandleOp::SharedName(name));
-  initializers_.push_back(tf_ops::AssignVariableOp(scope_, handle, initial).operation);
-  const auto read = tf_ops::ReadVariableOp(scope_, handle, initial.dtype());
+  initializers_.push_back(tf_ops::AssignVariableOp(scope, handle, initial).operation);
+  const auto read = tf_ops::ReadVariableOp(scope, handle, initial.dtype());
   const auto placeholder =
-      tf_ops::Placeholder(scope_, initial.dtype(), tf_ops::Placeholder::Shape(initial.shape()));
-  const auto restore = tf_ops::AssignVariableOp(scope_, handle, placeholder);
+      tf_ops::Placeholder(scope, initial.dtype(), tf_ops::Placeholder::Shape(initial.shape()));
+  const auto restore = tf_ops::AssignVariableOp(scope, handle, placeholder);
   if (!scope_.ok()) return Output();
   saved_.push_back({name, read.value.name(), placeholder.output.name(),
                     restore.operation.node()->name(), initial.dtype(), initial.shape(), declared});
@@ -136,24 +137,28 @@ Output LatePhase::Variable(const std::string& name, const Tensor& initial, bool 
 
 Output LatePhase::ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                const TensorShape& shape) {
-  return Variable(name, Zeros(dtype, shape), /*declared=*/false);
+  return Variable(scope_, name, Zeros(dtype, shape), /*declared=*/false);
+}
+
+Output LatePhase::Counter(const std::string& name) {
+  return Variable(host_, name, Zeros(tensorflow::DT_INT64, {}), /*declared=*/false);
 }
 
 Output LatePhase::AddState(const std::string& name, const Tensor& initial) {
-  states_.push_back({name, false, Variable(name, initial), initial.dtype()});
+  states_.push_back({name, false, Variable(scope_, name, initial), initial.dtype()});
   return states_.back().handle;
 }
 
 Output LatePhase::AddMemberState(const std::string& name, const Tensor& initial_row) {
   const Tensor stack = Stack(initial_row, options_.members);
-  states_.push_back({name, true, Variable(name, stack), stack.dtype()});
+  states_.push_back({name, true, Variable(scope_, name, stack), stack.dtype()});
   return states_.back().handle;
 }
 
 Output LatePhase::AddBase(const std::string& name, const Tensor& initial) {
   Weight weight;
   weight.name = name;
-  weight.handle = Variable(name, initial);
+  weight.handle = Variable(scope_, name, initial);
   if (!scope_.ok()) return Output();
   weight.value = tf_ops::ReadVariableOp(scope_.WithOpName(name, "/value"), weight.handle, dtype_);
   weight.shape = initial.shape();
@@ -167,7 +172,7 @@ Output LatePhase::AddMembers(const std::string& name, const Tensor& initial_row,
   weight.name = name;
   weight.late_phase = true;
   weight.reads_stack = read == MemberRead::kStack;
-  weight.handle = Variable(name, stack);
+  weight.handle = Variable(scope_, name, stack);
   if (!scope_.ok()) return Output();
   const tensorflow::Scope named = scope_.WithOpName(name, "/value");
   weight.value = read == MemberRead::kRow
@@ -179,22 +184,22 @@ Output LatePhase::AddMembers(const std::string& name, const Tensor& initial_row,
 }
 
 Output LatePhase::Scalar(double value) {
-  return tf_ops::Cast(scope_, tf_ops::Const(scope_, value), dtype_);
+  return tf_ops::Cast(host_, tf_ops::Const(host_, value), dtype_);
 }
 
 Output LatePhase::ScheduleValue(const Schedule& schedule, bool zero_when_frozen) {
-  Output value = schedule.InGraph(scope_, time_);
+  Output value = schedule.InGraph(host_, time_);
   if (zero_when_frozen) {
-    value = tf_ops::SelectV2(scope_, late_, tf_ops::Const(scope_, 0.0), value);
+    value = tf_ops::SelectV2(host_, late_, tf_ops::Const(host_, 0.0), value);
   }
-  return tf_ops::Cast(scope_, value, dtype_);
+  return tf_ops::Cast(host_, value, dtype_);
 }
 
 LatePhase::RuleValues LatePhase::ValuesOf(const UpdateRule& rule, bool base) {
   RuleValues values;
   values.lr = ScheduleValue(rule.lr, base && options_.freeze_base);
   values.decay = ScheduleValue(rule.weight_decay, false);
-  values.scale = tf_ops::SelectV2(scope_, late_, Scalar(options_.base_scale), Scalar(1.0));
+  values.scale = tf_ops::SelectV2(host_, late_, Scalar(options_.base_scale), Scalar(1.0));
   values.momentum = Scalar(rule.momentum);
   values.beta1 = Scalar(rule.beta1);
   values.beta2 = Scalar(rule.beta2);
@@ -265,15 +270,15 @@ std::vector<Output> LatePhase::Clip(const std::vector<Output>& gradients) {
 
 Operation LatePhase::SpawnWeight(const Weight& weight, int64_t index) {
   auto seed = [&](int64_t stream) -> Output {
-    return tf_ops::Const(scope_, {options_.seed[0], options_.seed[1] + stream}, {2});
+    return tf_ops::Const(host_, {options_.seed[0], options_.seed[1] + stream}, {2});
   };
   std::vector<Operation> done;
   // Each layer draws from a stream of its own.
   done.push_back(
-      ops::Spawn(scope_, weight.handle, tf_ops::Const(scope_, options_.sigma), seed(index)));
+      ops::Spawn(scope_, weight.handle, tf_ops::Const(host_, options_.sigma), seed(index)));
   for (const Output& slot : weight.slots) {
     if (options_.copy_slots) {
-      done.push_back(ops::Spawn(scope_, slot, tf_ops::Const(scope_, 0.0), seed(0)));
+      done.push_back(ops::Spawn(scope_, slot, tf_ops::Const(host_, 0.0), seed(0)));
     } else {
       done.push_back(tf_ops::AssignVariableOp(scope_, slot, Zeros(dtype_, weight.shape)).operation);
     }
@@ -332,21 +337,21 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   }
   for (const State& state : states_) {
     if (!state.of_members) continue;
-    spawns.push_back(ops::Spawn(scope_, state.handle, tf_ops::Const(scope_, 0.0),
-                                tf_ops::Const<int64_t>(scope_, {0, 0}, {2})));
+    spawns.push_back(ops::Spawn(scope_, state.handle, tf_ops::Const(host_, 0.0),
+                                tf_ops::Const<int64_t>(host_, {0, 0}, {2})));
   }
   // t advances when all of the minibatch is done.
-  const auto advance = tf_ops::AssignAddVariableOp(scope_.WithControlDependencies(updates),
-                                                   step_handle_, tf_ops::Const<int64_t>(scope_, 1));
+  const auto advance = tf_ops::AssignAddVariableOp(host_.WithControlDependencies(updates),
+                                                   step_handle_, tf_ops::Const<int64_t>(host_, 1));
   if (options_.swa_start >= 0) {
-    const Output count = ZeroVariable("late_phase/swa_count", tensorflow::DT_INT64, {});
-    const auto n = tf_ops::ReadVariableOp(scope_, count, tensorflow::DT_INT64);
+    const Output count = Counter("late_phase/swa_count");
+    const auto n = tf_ops::ReadVariableOp(host_, count, tensorflow::DT_INT64);
     for (Weight& weight : weights_) {
       weight.average = ZeroVariable(weight.name + "/swa", dtype_, weight.shape);
       samples.push_back(ops::SwaUpdate(scope_, weight.average, weight.handle, n));
     }
-    samples = {tf_ops::AssignAddVariableOp(scope_.WithControlDependencies(samples), count,
-                                           tf_ops::Const<int64_t>(scope_, 1))
+    samples = {tf_ops::AssignAddVariableOp(host_.WithControlDependencies(samples), count,
+                                           tf_ops::Const<int64_t>(host_, 1))
                    .operation};
     swa_ = Group("swa", samples);
   }
@@ -362,10 +367,10 @@ Output LatePhase::ReadRows(Output handle, tensorflow::DataType dtype, WeightSet 
   if (set == WeightSet::kCurrent) return ops::ReadMember(scope_, handle, which, dtype);
   // Spawning is the first act of step T0, so at t = T0 there is still one member.
   const auto spawned =
-      tf_ops::Greater(scope_, tf_ops::ReadVariableOp(scope_, step_handle_, tensorflow::DT_INT64),
-                      tf_ops::Const(scope_, options_.start));
+      tf_ops::Greater(host_, tf_ops::ReadVariableOp(host_, step_handle_, tensorflow::DT_INT64),
+                      tf_ops::Const(host_, options_.start));
   return tf_ops::SelectV2(scope_, spawned, ops::Collapse(scope_, handle, dtype),
-                          ops::ReadMember(scope_, handle, 0, dtype));
+                          ops::ReadMember(scope_, handle, tf_ops::Const(host_, 0), dtype));
 }
 
 Output LatePhase::Read(const std::string& name, WeightSet set, tensorflow::Input which) {

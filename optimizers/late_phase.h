@@ -127,10 +127,11 @@ class LatePhase {
     tensorflow::Output count;
   };
 
-  tensorflow::Output Variable(const std::string& name, const tensorflow::Tensor& initial,
-                              bool declared = true);
+  tensorflow::Output Variable(const tensorflow::Scope& scope, const std::string& name,
+                              const tensorflow::Tensor& initial, bool declared = true);
   tensorflow::Output ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                   const tensorflow::TensorShape& shape);
+  tensorflow::Output Counter(const std::string& name);  // int64 [], on the host
   // The numbers of a rule in the graph, the same for all weights that follow it.
   struct RuleValues {
     tensorflow::Output lr, decay, scale, momentum, beta1, beta2, epsilon;
@@ -148,6 +149,9 @@ class LatePhase {
   std::string Group(const std::string& name, const std::vector<tensorflow::Operation>& operations);
 
   tensorflow::Scope scope_;
+  // Counters, schedules and all other scalars: the ops take them from host memory on every device,
+  // and what a GPU has computed the host must wait for.
+  tensorflow::Scope host_;
   LatePhaseOptions options_;
   tensorflow::DataType dtype_;
   struct State {

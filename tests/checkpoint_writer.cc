@@ -1,5 +1,5 @@
 // Writes one checkpoint after the other until it is killed, each with tensors equal to its step:
-// what tests/late_phase_test.cc kills. Usage: checkpoint_writer DIR
+// what tests/checkpoint_test.cc kills. Usage: checkpoint_writer DIR
 #include "optimizers/checkpoint.h"
 
 int main(int argc, char** argv) {

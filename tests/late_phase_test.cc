@@ -1,14 +1,6 @@
-// Algorithm 1 as the C++ library builds it, against a plain double-precision loop on a problem
-// small enough to write down:
-//
-//   L(θ, φ; x) = ½ Σ_i (θ_i φ_i − x_i)²,   x fed anew in every minibatch.
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// Algorithm 1 as the C++ library builds it, against a plain double-precision loop. Checkpoints:
+// tests/checkpoint_test.cc.
 #include <cmath>
-#include <filesystem>
 #include <random>
 
 #include "absl/strings/match.h"
@@ -19,6 +11,8 @@
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
 #include "tensorflow/cc/ops/state_ops.h"
+#include "tensorflow/core/framework/op.h"
+#include "tests/product_problem.h"
 
 namespace late_phase {
 namespace {
@@ -26,96 +20,14 @@ namespace {
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
 using tensorflow::Tensor;
-using Values = std::vector<double>;
-
-constexpr int64_t kD = 7;
-
-Tensor MakeTensor(const Values& values) {
-  Tensor tensor(tensorflow::DT_DOUBLE, {static_cast<int64_t>(values.size())});
-  std::copy(values.begin(), values.end(), tensor.flat<double>().data());
-  return tensor;
-}
-
-Values Random(std::mt19937_64* engine, double low, double high) {
-  std::uniform_real_distribution<double> uniform(low, high);
-  Values values(kD);
-  for (double& value : values) value = uniform(*engine);
-  return values;
-}
-
-Values Minibatch(int64_t t) {
-  std::mt19937_64 engine(1000 + t);
-  return Random(&engine, -1, 1);
-}
-
-struct Case {
-  LatePhaseOptions options;
-  UpdateRule base = UpdateRule::Sgd(0.1), members = UpdateRule::Sgd(0.1);
-  MemberRead read = MemberRead::kRow;
-};
-
-// The graph and its session.
-struct Problem {
-  explicit Problem(const Case& c, int threads = 2)
-      : scope(tensorflow::Scope::NewRootScope()),
-        late_phase(scope, c.options, tensorflow::DT_DOUBLE) {
-    std::mt19937_64 engine(1);
-    theta0 = Random(&engine, 0.5, 1.5);
-    phi0 = Random(&engine, 0.5, 1.5);
-    const Output x = tf_ops::Placeholder(scope.WithOpName("x"), tensorflow::DT_DOUBLE,
-                                         tf_ops::Placeholder::Shape({kD}));
-    const Output theta = late_phase.AddBase("theta", MakeTensor(theta0));
-    Output phi = late_phase.AddMembers("phi", MakeTensor(phi0), c.read);
-    if (c.read == MemberRead::kStack && scope.ok()) {
-      const auto choice = tf_ops::OneHot(scope, tf_ops::Reshape(scope, late_phase.member(), {1}),
-                                         static_cast<int>(c.options.members), 1.0, 0.0);
-      phi = tf_ops::Reshape(scope, tf_ops::MatMul(scope, choice, phi), {static_cast<int>(kD)});
-    }
-    if (!scope.ok()) return;
-    const auto error = tf_ops::Sub(scope, tf_ops::Mul(scope, theta, phi), x);
-    const auto loss = tf_ops::Mul(scope.WithOpName("loss"),
-                                  tf_ops::Sum(scope, tf_ops::Square(scope, error), 0), 0.5);
-    status = late_phase.Minimize(loss, c.base, c.members);
-    if (!status.ok()) return;
-    for (auto [name, set] :
-         {std::pair("current", WeightSet::kCurrent), std::pair("collapsed", WeightSet::kCollapsed),
-          std::pair("swa", WeightSet::kSwa)}) {
-      if (set == WeightSet::kSwa && c.options.swa_start < 0) continue;
-      sets[name] = {late_phase.Read("theta", set).name(), late_phase.Read("phi", set).name()};
-    }
-    status.Update(Run::Create(late_phase, threads, {{"problem", "product"}}, &run));
-  }
-
-  void Train(int64_t until) {
-    while (run->step() < until) {
-      ASSERT_EQ(run->Step({{"x", MakeTensor(Minibatch(run->step()))}}), absl::OkStatus());
-    }
-  }
-
-  // Every variable by name.
-  std::map<std::string, Tensor> State() {
-    std::vector<std::string> reads;
-    for (const auto& saved : late_phase.saved()) reads.push_back(saved.read);
-    std::vector<Tensor> values;
-    EXPECT_EQ(run->Fetch({}, reads, &values), absl::OkStatus());
-    std::map<std::string, Tensor> state;
-    for (size_t i = 0; i < reads.size(); ++i) state[late_phase.saved()[i].name] = values[i];
-    return state;
-  }
-
-  std::vector<Tensor> Weights(const std::string& set) {
-    std::vector<Tensor> values;
-    EXPECT_EQ(run->Fetch({}, {sets.at(set).first, sets.at(set).second}, &values), absl::OkStatus());
-    return values;
-  }
-
-  tensorflow::Scope scope;
-  LatePhase late_phase;
-  absl::Status status;
-  std::map<std::string, std::pair<std::string, std::string>> sets;
-  std::unique_ptr<Run> run;
-  Values theta0, phi0;
-};
+using testing::Case;
+using testing::Difference;
+using testing::kD;
+using testing::MakeTensor;
+using testing::Minibatch;
+using testing::Options;
+using testing::Problem;
+using testing::Values;
 
 // One array under one rule, in plain loops.
 struct Plain {
@@ -201,13 +113,6 @@ PlainRun RunPlain(const Case& c, const Values& theta0, const Values& phi0, int64
   return run;
 }
 
-double Difference(const Tensor& actual, const Values& expected, int64_t row = 0) {
-  double worst = 0;
-  for (int64_t i = 0; i < kD; ++i)
-    worst = std::max(worst, std::abs(actual.flat<double>()(row * kD + i) - expected[i]));
-  return worst;
-}
-
 void ExpectEqualsPlainLoop(const Case& c, int64_t steps = 23) {
   Problem p(c);
   ASSERT_EQ(p.status, absl::OkStatus());
@@ -226,14 +131,6 @@ void ExpectEqualsPlainLoop(const Case& c, int64_t steps = 23) {
   }
 }
 
-LatePhaseOptions Options(int64_t members, int64_t start, double base_scale = 1) {
-  LatePhaseOptions options;
-  options.members = members;
-  options.start = start;
-  options.base_scale = base_scale;
-  return options;
-}
-
 TEST(LatePhaseTest, EveryPairOfRulesEqualsThePlainLoop) {
   const UpdateRule rules[] = {UpdateRule::Sgd(0.1), UpdateRule::Momentum(0.05).WithDecay(0.01),
                               UpdateRule::Momentum(0.05, 0.8, false),
@@ -250,7 +147,7 @@ TEST(LatePhaseTest, MembersScalesAndReadsEqualThePlainLoop) {
   for (int64_t members : {1, 2, 10}) {
     for (double scale : {1.0, 1.0 / members, 0.3}) {
       for (MemberRead read : {MemberRead::kRow, MemberRead::kStack}) {
-        SCOPED_TRACE(testing::Message() << "K " << members << " scale " << scale);
+        SCOPED_TRACE(::testing::Message() << "K " << members << " scale " << scale);
         ExpectEqualsPlainLoop({Options(members, 4, scale),
                                UpdateRule::Momentum(0.05).WithDecay(0.01), UpdateRule::Adam(0.02),
                                read});
@@ -401,6 +298,47 @@ TEST(LatePhaseTest, MembersHaveStatesOfTheirOwnFromT0On) {
   EXPECT_TRUE(absl::StrContains(scope.status().message(), "a state if `set` is not swa"));
 }
 
+// On a GPU, scalars that it had computed would have to be waited for.
+TEST(LatePhaseTest, ScalarsAreComputedOnTheHostWhereverTheGraphIs) {
+  tensorflow::Scope scope = tensorflow::Scope::NewRootScope().WithDevice("/device:GPU:0");
+  LatePhaseOptions options;
+  options.members = 3;
+  options.start = 4;
+  options.swa_start = 8;
+  options.freeze_base = true;
+  LatePhase late_phase(scope, options, tensorflow::DT_DOUBLE);
+  const Tensor ones = MakeTensor(Values(kD, 1.0));
+  const Output theta = late_phase.AddBase("theta", ones);
+  const Output phi = late_phase.AddMembers("phi", ones, MemberRead::kRow);
+  late_phase.AddMemberState("state", ones);
+  const auto loss = tf_ops::Sum(scope, tf_ops::Mul(scope, theta, phi), 0);
+  const Schedule rate = Schedule::PiecewiseLinear({{0, 0.1}, {10, 0.2}});
+  ASSERT_EQ(late_phase.Minimize(loss, UpdateRule::Adam(rate), UpdateRule::Momentum(rate, 0.9)),
+            absl::OkStatus());
+  for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
+    late_phase.Read("phi", set, late_phase.member());
+  }
+  tensorflow::GraphDef graph;
+  ASSERT_EQ(scope.ToGraphDef(&graph), absl::OkStatus());
+  std::map<std::string, std::string> devices;
+  for (const auto& node : graph.node()) devices[node.name()] = node.device();
+  int scalars = 0;
+  for (const auto& node : graph.node()) {
+    if (!absl::StartsWith(node.op(), "LatePhase>")) continue;
+    EXPECT_EQ(node.device(), "/device:GPU:0") << node.op();
+    const tensorflow::OpDef* op = nullptr;
+    ASSERT_EQ(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op), absl::OkStatus());
+    for (int i = 0; i < op->input_arg_size(); ++i) {
+      const auto& argument = op->input_arg(i);
+      if (argument.type() == tensorflow::DT_RESOURCE || argument.name() == "grad") continue;
+      const std::string producer = node.input(i).substr(0, node.input(i).find(':'));
+      EXPECT_EQ(devices.at(producer), "/device:CPU:0") << node.op() << " " << argument.name();
+      ++scalars;
+    }
+  }
+  EXPECT_GT(scalars, 20);
+}
+
 TEST(LatePhaseTest, StatisticsAreReestimatedOncePerSetAndStep) {
   Case c{Options(3, 2), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), MemberRead::kRow};
   c.options.swa_start = 2;
@@ -431,217 +369,6 @@ TEST(LatePhaseTest, StatisticsAreReestimatedOncePerSetAndStep) {
   p.run->OnEvaluation([](late_phase::Run*, WeightSet) { return absl::DataLossError("no data"); });
   p.Train(6);
   EXPECT_EQ(evaluate(WeightSet::kSwa, "swa").code(), absl::StatusCode::kDataLoss);
-}
-
-class CheckpointTest : public ::testing::Test {
- protected:
-  CheckpointTest()
-      : dir_(std::filesystem::path(testing::TempDir()) /
-             testing::UnitTest::GetInstance()->current_test_info()->name()) {
-    std::filesystem::remove_all(dir_);
-  }
-  Case Full() const {
-    Case c{Options(3, 5, 1.0 / 3),
-           UpdateRule::Adam(Schedule::PiecewiseLinear({{0, 0.05}, {20, 0.01}})).WithDecay(0.01),
-           UpdateRule::Momentum(0.05), MemberRead::kRow};
-    c.options.sigma = 0.3;
-    c.options.swa_start = 14;
-    c.options.clip_norm = 1;
-    return c;
-  }
-  std::filesystem::path dir_;
-};
-
-TEST_F(CheckpointTest, ResumeIsBitForBitAtEveryStep) {
-  Problem whole(Full());
-  ASSERT_EQ(whole.run->Initialize(), absl::OkStatus());
-  whole.Train(23);
-  const auto expected = whole.State();
-  Problem first(Full());
-  ASSERT_EQ(first.run->Initialize(), absl::OkStatus());
-  for (int64_t n = 0; n < 23; ++n) {
-    first.Train(n);
-    ASSERT_EQ(first.run->Save(dir_), absl::OkStatus());
-    Problem second(Full());
-    std::string note;
-    ASSERT_EQ(second.run->Restore(dir_, &note), absl::OkStatus());
-    EXPECT_EQ(note, "");
-    EXPECT_EQ(second.run->step(), n);
-    second.Train(23);
-    for (const auto& [name, tensor] : second.State()) {
-      EXPECT_EQ(tensor.tensor_data(), expected.at(name).tensor_data())
-          << name << ", resumed at " << n;
-    }
-  }
-}
-
-TEST_F(CheckpointTest, AnotherConfigurationNamesTheFirstDifference) {
-  Problem p(Full());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
-  p.Train(3);
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
-  auto complaint = [&](const Case& c) {
-    Problem other(c);
-    return std::string(other.run->Restore(dir_, nullptr).message());
-  };
-  Case c = Full();
-  c.options.members = 4;
-  EXPECT_EQ(complaint(c), "`members` must be 3, as in the checkpoint. Received: members=4");
-  c = Full();
-  c.base = UpdateRule::Sgd(0.1);
-  EXPECT_TRUE(absl::StrContains(complaint(c), "`base` must be adam")) << complaint(c);
-  Problem threads(Full(), /*threads=*/1);
-  std::string note;
-  EXPECT_EQ(threads.run->Restore(dir_, &note), absl::OkStatus());
-  EXPECT_TRUE(absl::StrContains(note, "written with 2 threads, this run has 1")) << note;
-}
-
-TEST_F(CheckpointTest, NoOrDamagedCheckpointIsAnError) {
-  Problem p(Full());
-  EXPECT_EQ(p.run->Restore(dir_, nullptr).code(), absl::StatusCode::kNotFound);
-  std::filesystem::create_directories(dir_ / "step-000000000003");
-  const absl::Status status = p.run->Restore(dir_, nullptr);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(absl::StrContains(status.message(), "not a readable checkpoint")) << status;
-
-  // Cut short.
-  std::filesystem::remove_all(dir_);
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
-  const std::string path = *LatestCheckpoint(dir_);
-  std::filesystem::resize_file(path + "/state.data-00000-of-00001", 20);
-  const absl::Status cut = p.run->Restore(dir_, nullptr);
-  EXPECT_EQ(cut.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(absl::StrContains(cut.message(), "not a readable checkpoint: " + path)) << cut;
-}
-
-TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {
-  Case base = Full();
-  base.options.members = 1;
-  base.options.cycle = 1;
-  Problem trained(base);
-  ASSERT_EQ(trained.run->Initialize(), absl::OkStatus());
-  trained.Train(9);
-  ASSERT_EQ(trained.run->Save(dir_), absl::OkStatus());
-  Problem p(Full());
-  ASSERT_EQ(p.run->StartFrom(dir_), absl::OkStatus());
-  EXPECT_EQ(p.run->step(), 0);
-  const auto before = trained.State(), after = p.State();
-  EXPECT_EQ(after.at("theta").tensor_data(), before.at("theta").tensor_data());
-  for (int64_t i = 0; i < 3 * kD; ++i)
-    EXPECT_EQ(after.at("phi").flat<double>()(i), before.at("phi").flat<double>()(i % kD));
-  for (int64_t i = 0; i < kD; ++i) EXPECT_EQ(after.at("theta/m").flat<double>()(i), 0);
-}
-
-// What is a weight is known from its declaration, not from its name.
-TEST_F(CheckpointTest, StartingFromATrainedModelTakesWeightsWithFoldersInTheirNames) {
-  auto make = [](double initial, std::unique_ptr<late_phase::Run>* run) {
-    auto scope = tensorflow::Scope::NewRootScope();
-    LatePhase graph(scope, {}, tensorflow::DT_DOUBLE);
-    const Output w = graph.AddBase("layer/w", MakeTensor(Values(kD, initial)));
-    absl::Status status =
-        graph.Minimize(tf_ops::Sum(scope, w, 0), UpdateRule::Momentum(0.1), UpdateRule::Sgd(0.1));
-    status.Update(late_phase::Run::Create(graph, 1, {}, run));
-    return std::pair(status, w.name());
-  };
-  std::unique_ptr<late_phase::Run> trained, fresh;
-  ASSERT_EQ(make(5.0, &trained).first, absl::OkStatus());
-  ASSERT_EQ(trained->Initialize(), absl::OkStatus());
-  ASSERT_EQ(trained->Save(dir_), absl::OkStatus());
-  const auto [status, name] = make(1.0, &fresh);
-  ASSERT_EQ(status, absl::OkStatus());
-  ASSERT_EQ(fresh->StartFrom(dir_), absl::OkStatus());
-  std::vector<Tensor> w;
-  ASSERT_EQ(fresh->Fetch({}, {name}, &w), absl::OkStatus());
-  EXPECT_EQ(Difference(w[0], Values(kD, 5.0)), 0);
-}
-
-// Until T0 a model with one member and one with K are the same: a fork there, or before, equals a
-// run of its own, clipping, slots and SWA included.
-TEST_F(CheckpointTest, AForkEqualsARunOfItsOwn) {
-  for (const bool copy_slots : {false, true}) {
-    for (const MemberRead read : {MemberRead::kRow, MemberRead::kStack}) {
-      for (const int64_t at : {0, 3, 5}) {
-        std::filesystem::remove_all(dir_);
-        Case many = Full(), one = Full();
-        many.read = one.read = read;
-        many.options.copy_slots = copy_slots;
-        many.options.clip_norm = 0.1;
-        one.options = LatePhaseOptions();
-        one.options.swa_start = many.options.swa_start;
-        one.options.clip_norm = many.options.clip_norm;
-        Problem whole(many), trunk(one), fork(many);
-        ASSERT_EQ(whole.run->Initialize(), absl::OkStatus());
-        whole.Train(23);
-        ASSERT_EQ(trunk.run->Initialize(), absl::OkStatus());
-        trunk.Train(at);
-        ASSERT_EQ(trunk.run->Save(dir_), absl::OkStatus());
-        ASSERT_EQ(fork.run->Fork(dir_), absl::OkStatus());
-        EXPECT_EQ(fork.run->step(), at);
-        fork.Train(23);
-        const auto expected = whole.State();
-        for (const auto& [name, tensor] : fork.State()) {
-          EXPECT_EQ(tensor.tensor_data(), expected.at(name).tensor_data())
-              << name << ", forked at " << at;
-        }
-      }
-    }
-  }
-}
-
-TEST_F(CheckpointTest, AForkAfterT0IsRefused) {
-  Case one = Full();
-  one.options = LatePhaseOptions();
-  one.options.swa_start = 14;
-  Problem trunk(one), fork(Full());
-  ASSERT_EQ(trunk.run->Initialize(), absl::OkStatus());
-  trunk.Train(6);
-  ASSERT_EQ(trunk.run->Save(dir_), absl::OkStatus());
-  EXPECT_EQ(
-      fork.run->Fork(dir_).message(),
-      "a fork must begin at the latest at `start`. Received: a checkpoint of step 6, start=5");
-  EXPECT_EQ(fork.run->Fork(dir_ / "nowhere").code(), absl::StatusCode::kNotFound);
-}
-
-TEST_F(CheckpointTest, WeightsThatAreNotFiniteAreNotSaved) {
-  Problem p(Full());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
-  p.Train(1);
-  Values broken(kD, 1.0);
-  broken[3] = std::nan("");
-  ASSERT_EQ(p.run->Assign({{"theta", MakeTensor(broken)}}), absl::OkStatus());
-  const absl::Status status = p.run->Save(dir_);
-  EXPECT_EQ(status.message(), "`theta` must be finite to be saved. Received: inf or NaN at step 1");
-  EXPECT_TRUE(absl::EndsWith(*LatestCheckpoint(dir_), "step-000000000000"));
-}
-
-TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
-  int64_t last = 0;
-  for (int round = 0; round < 8; ++round) {
-    std::filesystem::remove_all(dir_);
-    const std::string dir = dir_;
-    const char* arguments[] = {"tests/checkpoint_writer", dir.c_str(), nullptr};
-    pid_t writer = 0;
-    ASSERT_EQ(posix_spawn(&writer, arguments[0], nullptr, nullptr, const_cast<char**>(arguments),
-                          environ),
-              0);
-    while (!LatestCheckpoint(dir_).has_value()) usleep(1000);
-    usleep(3000 + round * 1700);
-    kill(writer, SIGKILL);
-    waitpid(writer, nullptr, 0);
-    const auto path = LatestCheckpoint(dir_);
-    ASSERT_TRUE(path.has_value());
-    CheckpointState state;
-    ASSERT_EQ(ReadCheckpoint(*path, &state), absl::OkStatus()) << *path;
-    ASSERT_EQ(state.variables.size(), 3u);
-    for (const auto& [name, tensor] : state.variables) {
-      for (int64_t i = 0; i < tensor.NumElements(); ++i)
-        ASSERT_EQ(tensor.flat<double>()(i), state.step) << name;
-    }
-    last = std::max(last, state.step);
-  }
-  EXPECT_GT(last, 0);
 }
 
 TEST(LatePhaseErrors, OptionsAreChecked) {

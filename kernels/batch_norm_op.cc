@@ -1,9 +1,10 @@
-// CPU OpKernels of the batch normalisation family: check, allocate, call the core.
-#define EIGEN_USE_THREADS
+// OpKernels of the batch normalisation family: check, allocate, call the core.
 #include "kernels/batch_norm.h"
 #include "kernels/batch_norm_attrs_op.h"
 #include "kernels/batch_norm_shapes.h"
-#include "kernels/cpu_op.h"
+#include "kernels/op_arrays.h"
+#include "kernels/op_devices.h"
+#include "kernels/op_inputs.h"
 
 namespace late_phase {
 namespace {
@@ -12,20 +13,46 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-// What the two kernels have in common: attributes, sizes and member, all checked.
+int64_t Sums(const Cpu& cpu, const BatchNormShape& shape) {
+  return BatchNormSums(shape, cpu.threads());
+}
+int64_t Sums(const Gpu&, const BatchNormShape& shape) { return BatchNormSumsGpu(shape); }
+
 template <typename T>
+absl::Status Forward(const Cpu& cpu, const BatchNormForwardArgs<T>& args) {
+  BatchNormForwardCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status Forward(const Gpu& gpu, const BatchNormForwardArgs<T>& args) {
+  return gpu.StatusOf(BatchNormForwardGpu(args, gpu.stream()));
+}
+
+template <typename T>
+absl::Status Backward(const Cpu& cpu, const BatchNormBackwardArgs<T>& args) {
+  BatchNormBackwardCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status Backward(const Gpu& gpu, const BatchNormBackwardArgs<T>& args) {
+  return gpu.StatusOf(BatchNormBackwardGpu(args, gpu.stream()));
+}
+
+// What the two kernels have in common: attributes, sizes and member, all checked.
+template <class Device, typename T>
 class BatchNormOpBase : public OpKernel {
  public:
   explicit BatchNormOpBase(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, GetBatchNormAttrs(ctx, type_string(), &attrs_));
     OP_REQUIRES(
-        ctx, !attrs_.channels_first,
+        ctx, !attrs_.channels_first || (!std::is_same_v<Device, Cpu>),
         absl::InvalidArgumentError(absl::StrCat(
             type_string(), ": `data_format` must be NHWC on the CPU. Received: data_format=NCHW")));
   }
 
  protected:
-  using Scalar = typename ComputeArrays<T>::Scalar;
+  using Scalar = ComputeType<T>;
+  using Stored = typename Device::template Stored<T>;
 
   struct Call {
     BatchNormShape shape;
@@ -37,7 +64,11 @@ class BatchNormOpBase : public OpKernel {
     ShapeMatcher sizes(type_string());
     if (absl::Status status = CheckInputs(ctx, rules, &sizes); !status.ok()) return status;
     const int64_t C = sizes["channels"];
-    call->shape = {C == 0 ? 0 : ctx->input(0).NumElements() / C, C};
+    const tensorflow::Tensor& x = ctx->input(0);
+    call->shape = {C == 0 ? 0 : x.NumElements() / C, C};
+    if (attrs_.channels_first && x.dims() == 4) {
+      call->shape.plane = std::max<int64_t>(1, x.dim_size(2) * x.dim_size(3));
+    }
     call->K = sizes["K"];
     int32_t member = 0;
     absl::Status status = GetMember(ctx, type_string(), "scale", call->K, &member);
@@ -52,10 +83,10 @@ class BatchNormOpBase : public OpKernel {
   BatchNormAttrs attrs_;
 };
 
-template <typename T>
-class BatchNormOp : public BatchNormOpBase<T> {
+template <class Device, typename T>
+class BatchNormOp : public BatchNormOpBase<Device, T> {
  public:
-  explicit BatchNormOp(OpKernelConstruction* ctx) : BatchNormOpBase<T>(ctx) {
+  explicit BatchNormOp(OpKernelConstruction* ctx) : Base(ctx) {
     if (!ctx->status().ok()) return;
     OP_REQUIRES_OK(ctx, GetBatchNormStatisticsAttrs(ctx, this->type_string(), &statistics_));
   }
@@ -64,11 +95,11 @@ class BatchNormOp : public BatchNormOpBase<T> {
     typename Base::Call call;
     OP_REQUIRES_OK(ctx, this->Prepare(ctx, BatchNormInputs(this->attrs_.channels_first), &call));
     const int64_t C = call.shape.C;
-    const Parallel threads = IntraOpThreads(ctx);
-    ComputeArrays<T> rows(ctx);
-    ComputeArrays<Scalar> a(ctx);
-    ComputeArrays<double> sums(ctx);
-    BatchNormForwardArgs<Scalar> args;
+    const Device device(ctx);
+    StoredArrays<Device, T> rows(ctx, device);
+    WideArrays<Device, Scalar> a(ctx, device);
+    WideArrays<Device, double> sums(ctx, device);
+    BatchNormForwardArgs<typename Base::Stored> args;
     args.shape = call.shape;
     args.is_training = this->attrs_.is_training;
     args.activation = this->activation();
@@ -84,7 +115,7 @@ class BatchNormOp : public BatchNormOpBase<T> {
     args.running_variance = a.Output("running_variance", {C});
     args.saved = {a.Output("saved_mean", {C}), a.Output("saved_mean_rest", {C}),
                   a.Output("saved_inv_std", {C})};
-    args.sums = sums.Scratch(BatchNormSums(args.shape, threads));
+    args.sums = sums.Scratch(Sums(device, args.shape));
     args.coefficients = a.Scratch(BatchNormCoefficients(args.shape));
     OP_REQUIRES_OK(ctx, rows.status());
     OP_REQUIRES_OK(ctx, a.status());
@@ -93,21 +124,21 @@ class BatchNormOp : public BatchNormOpBase<T> {
     args.offset += call.row;
     args.mean += call.row;
     args.variance += call.row;
-    BatchNormForwardCpu(args, threads);
-    rows.Finish();
+    OP_REQUIRES_OK(ctx, Forward(device, args));
+    OP_REQUIRES_OK(ctx, rows.Finish());
   }
 
  private:
-  using Base = BatchNormOpBase<T>;
+  using Base = BatchNormOpBase<Device, T>;
   using Scalar = typename Base::Scalar;
 
   BatchNormStatisticsAttrs statistics_;
 };
 
-template <typename T>
-class BatchNormGradOp : public BatchNormOpBase<T> {
+template <class Device, typename T>
+class BatchNormGradOp : public BatchNormOpBase<Device, T> {
  public:
-  explicit BatchNormGradOp(OpKernelConstruction* ctx) : BatchNormOpBase<T>(ctx) {}
+  explicit BatchNormGradOp(OpKernelConstruction* ctx) : Base(ctx) {}
 
   void Compute(OpKernelContext* ctx) override {
     typename Base::Call call;
@@ -116,11 +147,11 @@ class BatchNormGradOp : public BatchNormOpBase<T> {
         this->Prepare(ctx, BatchNormGradInputs(ctx->input(0).dims(), this->attrs_.channels_first),
                       &call));
     const int64_t K = call.K, C = call.shape.C;
-    const Parallel threads = IntraOpThreads(ctx);
-    ComputeArrays<T> rows(ctx);
-    ComputeArrays<Scalar> a(ctx);
-    ComputeArrays<double> sums(ctx);
-    BatchNormBackwardArgs<Scalar> args;
+    const Device device(ctx);
+    StoredArrays<Device, T> rows(ctx, device);
+    WideArrays<Device, Scalar> a(ctx, device);
+    WideArrays<Device, double> sums(ctx, device);
+    BatchNormBackwardArgs<typename Base::Stored> args;
     args.shape = call.shape;
     args.is_training = this->attrs_.is_training;
     args.activation = this->activation();
@@ -132,40 +163,41 @@ class BatchNormGradOp : public BatchNormOpBase<T> {
     args.dx = rows.OutputOver("dy", "dx");
     args.dscale = a.Output("dscale", {K, C});
     args.doffset = a.Output("doffset", {K, C});
-    args.sums = sums.Scratch(BatchNormSums(args.shape, threads));
+    args.sums = sums.Scratch(Sums(device, args.shape));
     args.coefficients = a.Scratch(BatchNormCoefficients(args.shape));
     OP_REQUIRES_OK(ctx, rows.status());
     OP_REQUIRES_OK(ctx, a.status());
     OP_REQUIRES_OK(ctx, sums.status());
     // The other members' rows have no part in this minibatch.
-    std::fill_n(args.dscale, K * C, Scalar(0));
-    std::fill_n(args.doffset, K * C, Scalar(0));
+    OP_REQUIRES_OK(ctx, device.Zero(K * C * sizeof(Scalar), args.dscale));
+    OP_REQUIRES_OK(ctx, device.Zero(K * C * sizeof(Scalar), args.doffset));
     args.scale += call.row;
     args.offset += call.row;
     args.dscale += call.row;
     args.doffset += call.row;
-    BatchNormBackwardCpu(args, threads);
-    rows.Finish();
+    OP_REQUIRES_OK(ctx, Backward(device, args));
+    OP_REQUIRES_OK(ctx, rows.Finish());
   }
 
  private:
-  using Base = BatchNormOpBase<T>;
+  using Base = BatchNormOpBase<Device, T>;
   using Scalar = typename Base::Scalar;
 };
 
 // U is left open: the kernels say what is wrong with it, TensorFlow would only miss a kernel.
-#define REGISTER_CPU(T)                                                                      \
-  REGISTER_KERNEL_BUILDER(                                                                   \
-      Name("LatePhase>BatchNorm").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),     \
-      BatchNormOp<T>);                                                                       \
-  REGISTER_KERNEL_BUILDER(                                                                   \
-      Name("LatePhase>BatchNormGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), \
-      BatchNormGradOp<T>)
-REGISTER_CPU(float);
-REGISTER_CPU(double);
-REGISTER_CPU(Eigen::half);
-REGISTER_CPU(Eigen::bfloat16);
-#undef REGISTER_CPU
+#define REGISTER_TYPE(DEVICE, T)                          \
+  REGISTER_KERNEL_BUILDER(Name("LatePhase>BatchNorm")     \
+                              .Device(DEVICE::kType)      \
+                              .TypeConstraint<T>("T")     \
+                              .HostMemory("member"),      \
+                          BatchNormOp<DEVICE, T>);        \
+  REGISTER_KERNEL_BUILDER(Name("LatePhase>BatchNormGrad") \
+                              .Device(DEVICE::kType)      \
+                              .TypeConstraint<T>("T")     \
+                              .HostMemory("member"),      \
+                          BatchNormGradOp<DEVICE, T>)
+LATE_PHASE_FOR_ALL_TYPES(REGISTER_TYPE);
+#undef REGISTER_TYPE
 
 }  // namespace
 }  // namespace late_phase

@@ -1,41 +1,39 @@
+#define EIGEN_USE_THREADS
 #include "kernels/cpu_op.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
-#include <cstdint>
-
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/device_base.h"
+#include "unsupported/Eigen/CXX11/Tensor"
 
 namespace late_phase {
+namespace {
 
-absl::Status GetScalar(tensorflow::OpKernelContext* ctx, const std::string& op, const char* name,
-                       const tensorflow::Tensor** tensor) {
-  if (absl::Status status = ctx->input(name, tensor); !status.ok()) return status;
-  if ((*tensor)->dims() == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      op, ": `", name, "` must be a scalar. Received: shape=", (*tensor)->shape().DebugString()));
+template <typename T>
+using Array = Eigen::TensorMap<Eigen::Tensor<T, 1, Eigen::RowMajor, Eigen::Index>>;
+
+}  // namespace
+
+Parallel Cpu::threads() const {
+  using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
+  auto* pool = ctx_->device()->tensorflow_cpu_worker_threads()->workers;
+  return {pool->NumThreads(), [pool](int64_t tasks, const std::function<void(int64_t)>& task) {
+            pool->ParallelFor(tasks, Scheduling::Fixed(1), [&task](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) task(i);
+            });
+          }};
 }
 
-absl::Status GetMember(tensorflow::OpKernelContext* ctx, const std::string& op, const char* stack,
-                       int64_t K, int32_t* member) {
+absl::Status Cpu::CheckIndices(const std::string& op, const char* name, int64_t limit,
+                               const char* of_what) const {
   const tensorflow::Tensor* tensor = nullptr;
-  if (absl::Status status = GetScalar(ctx, op, "member", &tensor); !status.ok()) return status;
-  *member = tensor->scalar<int32_t>()();
-  if (*member >= 0 && *member < K) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(op, ": `member` must be in [0, ", K,
-                                                 "), the rows of `", stack,
-                                                 "`. Received: member=", *member));
-}
-
-absl::Status GetIndices(tensorflow::OpKernelContext* ctx, const std::string& op, const char* name,
-                        int64_t limit, const char* of_what, const int32_t** indices) {
-  const tensorflow::Tensor* tensor = nullptr;
-  if (absl::Status status = ctx->input(name, &tensor); !status.ok()) return status;
-  *indices = tensor->flat<int32_t>().data();
+  if (absl::Status status = ctx_->input(name, &tensor); !status.ok()) return status;
+  const auto indices = tensor->flat<int32_t>();
   for (int64_t i = 0; i < tensor->NumElements(); ++i) {
-    const int32_t index = (*indices)[i];
+    const int32_t index = indices(i);
     if (index >= 0 && index < limit) continue;
     std::string place;  // "3,17"
     int64_t rest = i;
@@ -50,17 +48,26 @@ absl::Status GetIndices(tensorflow::OpKernelContext* ctx, const std::string& op,
   return absl::OkStatus();
 }
 
-Parallel IntraOpThreads(tensorflow::OpKernelContext* ctx) {
-  using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
-  auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;
-  return {pool->NumThreads(), [pool](int64_t tasks, const std::function<void(int64_t)>& task) {
-            pool->ParallelFor(tasks, Scheduling::Fixed(1), [&task](int64_t begin, int64_t end) {
-              for (int64_t i = begin; i < end; ++i) task(i);
-            });
-          }};
+template <typename T>
+absl::Status Cpu::Widen(int64_t size, const T* from, float* to) const {
+  Array<float>(to, size).device(ctx_->eigen_cpu_device()) =
+      Array<const T>(from, size).template cast<float>();
+  return absl::OkStatus();
 }
 
-void AdviseHugePages([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
+template <typename T>
+absl::Status Cpu::Round(int64_t size, const float* from, T* to) const {
+  Array<T>(to, size).device(ctx_->eigen_cpu_device()) =
+      Array<const float>(from, size).template cast<T>();
+  return absl::OkStatus();
+}
+
+template absl::Status Cpu::Widen(int64_t, const Eigen::half*, float*) const;
+template absl::Status Cpu::Widen(int64_t, const Eigen::bfloat16*, float*) const;
+template absl::Status Cpu::Round(int64_t, const float*, Eigen::half*) const;
+template absl::Status Cpu::Round(int64_t, const float*, Eigen::bfloat16*) const;
+
+void Cpu::BeforeWriting([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) const {
 #if defined(__linux__)
   constexpr uintptr_t kLarge = 32 << 20, kHugePage = 2 << 20;
   if (bytes < kLarge) return;

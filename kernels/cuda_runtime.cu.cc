@@ -10,10 +10,14 @@ __global__ void Probe() {}
 
 }  // namespace
 
+CudaVersions AskCudaVersions() {
+  CudaVersions versions = {CUDART_VERSION, 0};
+  cudaDriverGetVersion(&versions.driver);  // stays 0 when there is no driver
+  return versions;
+}
+
 CudaReport AskCuda() {
-  CudaReport report = {CUDART_VERSION, 0, 0, false};
-  // Both calls leave their argument alone, or set it to zero, when there is no driver.
-  cudaDriverGetVersion(&report.driver);
+  CudaReport report = {AskCudaVersions(), 0, false};
   if (cudaGetDeviceCount(&report.devices) != cudaSuccess) report.devices = 0;
   if (report.devices > 0) {
     cudaFuncAttributes attributes;

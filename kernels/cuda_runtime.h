@@ -4,13 +4,20 @@
 
 namespace late_phase {
 
+// As CUDA counts: 13000 is 13.0.
+struct CudaVersions {
+  int toolkit;  // built with
+  int driver;   // the newest version the driver serves; 0: no driver
+};
+
 struct CudaReport {
-  int toolkit;    // the version built with, as CUDA counts: 13000 is 13.0
-  int driver;     // the newest version the driver serves; 0: no driver
+  CudaVersions versions;
   int devices;    // GPUs that can be used
   bool has_code;  // the library holds code for the first GPU; false without one
 };
 
+// Leaves the GPUs alone.
+CudaVersions AskCudaVersions();
 CudaReport AskCuda();
 
 }  // namespace late_phase

@@ -1,9 +1,23 @@
 // The only symbols the op library exports: what it is, for loaders and for people.
+#include <cstdio>
 #include <string>
 
 #include "kernels/cpu_target.h"
+#include "kernels/cuda_driver.h"
 #include "kernels/cuda_runtime.h"
 #include "kernels/version.h"
+
+namespace {
+
+// Once, when the library is loaded.
+[[maybe_unused]] const bool warned = [] {
+  const late_phase::CudaVersions versions = late_phase::AskCudaVersions();
+  const std::string warning = late_phase::DriverWarning(versions.toolkit, versions.driver);
+  if (!warning.empty()) std::fprintf(stderr, "%s\n", warning.c_str());
+  return !warning.empty();
+}();
+
+}  // namespace
 
 extern "C" {
 
@@ -19,25 +33,23 @@ const char late_phase_build_info[] = "late_phase-build-info version=" LATE_PHASE
 const char* late_phase_describe() {
   static const std::string* text = [] {
     const late_phase::CudaReport cuda = late_phase::AskCuda();
-    auto version = [](int v) {
-      return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
-    };
     std::string gpu = "none usable";
     if (cuda.devices > 0) {
       gpu = std::to_string(cuda.devices) +
             (cuda.has_code ? ", supported" : ", not of an architecture this library was built for");
     }
-    return new std::string("late_phase: " LATE_PHASE_VERSION
-                           "\n"
-                           "TensorFlow: " LATE_PHASE_TENSORFLOW_VERSION
-                           "\n"
-                           "compiler: " __VERSION__
-                           "\n"
-                           "CPU kernels: " +
-                           std::string(late_phase::CpuTargetName(late_phase::ChosenCpuTarget())) +
-                           "\nCUDA toolkit: " + version(cuda.toolkit) +
-                           "\nCUDA driver: " + (cuda.driver == 0 ? "none" : version(cuda.driver)) +
-                           "\nGPUs: " + gpu + "\n");
+    return new std::string(
+        "late_phase: " LATE_PHASE_VERSION
+        "\n"
+        "TensorFlow: " LATE_PHASE_TENSORFLOW_VERSION
+        "\n"
+        "compiler: " __VERSION__
+        "\n"
+        "CPU kernels: " +
+        std::string(late_phase::CpuTargetName(late_phase::ChosenCpuTarget())) + "\nCUDA toolkit: " +
+        late_phase::CudaVersionText(cuda.versions.toolkit) + "\nCUDA driver: " +
+        (cuda.versions.driver == 0 ? "none" : late_phase::CudaVersionText(cuda.versions.driver)) +
+        "\nGPUs: " + gpu + "\n");
   }();
   return text->c_str();
 }

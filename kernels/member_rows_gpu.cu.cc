@@ -14,7 +14,9 @@
 #include <string>
 
 #include "kernels/cuda_elements.h"
+#include "kernels/cuda_for_elements.h"
 #include "kernels/cuda_launch.h"
+#include "kernels/cuda_reduce.h"
 #include "kernels/cuda_shared.h"
 #include "kernels/member_rows.h"
 #include "kernels/philox_normal.h"
@@ -22,13 +24,12 @@
 namespace late_phase {
 namespace {
 
-constexpr unsigned kWholeWarp = 0xFFFFFFFF;
 static_assert(kRmsLanes == 64, "SquaresKernel adds the lanes of two warps.");
 
 // total + the values of the warp's lanes, in their order; in every lane.
 __device__ __forceinline__ double AddLanesInOrder(double total, double value) {
 #pragma unroll
-  for (int lane = 0; lane < 32; ++lane) total = total + __shfl_sync(kWholeWarp, value, lane);
+  for (int lane = 0; lane < 32; ++lane) total = total + __shfl_sync(kAllLanes, value, lane);
   return total;
 }
 
@@ -210,39 +211,6 @@ struct MeanOfRows {
   }
 };
 
-constexpr int kThreads = 256;
-
-template <int kLanes, class Function>
-__global__ void __launch_bounds__(kThreads) ElementsKernel(int64_t D, Function function) {
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x, packs = D / kLanes;
-  for (int64_t i = thread; i < packs; i += stride) function.template At<kLanes>(i * kLanes);
-  // The elements left over, fewer than kLanes, go to the first threads.
-  const int64_t rest = packs * kLanes + thread;
-  if (rest < D) function.template At<1>(rest);
-}
-
-template <int kLanes, class Function>
-std::string LaunchElements(const char* name, int64_t D, const Function& function,
-                           CudaStream stream) {
-  constexpr int64_t kBlock = int64_t{kThreads} * kLanes;
-  const auto kernel = ElementsKernel<kLanes, Function>;
-  const unsigned grid = GridForBlocks((D + kBlock - 1) / kBlock, kernel, kThreads, 0);
-  return LaunchKernel({name, grid, kThreads, 0, stream}, kernel, D, function);
-}
-
-// `kLanes` elements at a time where every array allows it.
-template <int kLanes, class Function>
-std::string ForElements(const char* name, int64_t D, bool aligned, const Function& function,
-                        CudaStream stream) {
-  return aligned ? LaunchElements<kLanes>(name, D, function, stream)
-                 : LaunchElements<1>(name, D, function, stream);
-}
-
-template <int kLanes, typename T>
-bool IsAligned(const T* array) {
-  return reinterpret_cast<uintptr_t>(array) % (kLanes * sizeof(T)) == 0;
-}
 // Every row of [K,D].
 template <int kLanes, typename T>
 bool AreRowsAligned(int64_t K, int64_t D, const T* rows) {
@@ -283,7 +251,6 @@ std::string SpawnGpu(const SpawnArgs<T>& args, CudaStream stream) {
 template <typename T>
 std::string SwaUpdateGpu(int64_t D, const T* source, int64_t count, ComputeType<T>* average,
                          CudaStream stream) {
-  if (D == 0) return "";
   constexpr int kLanes = kLanesOf<T>;
   const bool aligned = IsAligned<kLanes>(source) && IsAligned<kLanes>(average);
   if (count == 0) {
@@ -295,7 +262,6 @@ std::string SwaUpdateGpu(int64_t D, const T* source, int64_t count, ComputeType<
 
 template <typename T>
 std::string CollapseGpu(int64_t K, int64_t D, const T* rows, T* mean, CudaStream stream) {
-  if (D == 0) return "";
   constexpr int kLanes = kLanesOf<T>;
   const bool aligned = AreRowsAligned<kLanes>(K, D, rows) && IsAligned<kLanes>(mean);
   return ForElements<kLanes>("Collapse", D, aligned, MeanOfRows<T>{K, D, rows, mean}, stream);

@@ -1,11 +1,12 @@
-// CPU OpKernels on all members of a variable [K, …]: ReadMember, Spawn, SwaUpdate, Collapse.
-// Contracts: docs/ops.md.
-#define EIGEN_USE_THREADS
+// OpKernels on all members of a variable [K, …]: ReadMember, Spawn, SwaUpdate, Collapse. Contracts:
+// docs/ops.md.
 #include <limits>
 
 #include "kernels/check_range.h"
-#include "kernels/cpu_op.h"
 #include "kernels/member_rows.h"
+#include "kernels/op_arrays.h"
+#include "kernels/op_devices.h"
+#include "kernels/op_inputs.h"
 #include "kernels/variables_op.h"
 
 namespace late_phase {
@@ -31,20 +32,33 @@ absl::Status LockStack(LockedVariables* variables, const std::string& op,
   return absl::OkStatus();
 }
 
-// The values of a tensor in the type the cores compute in: the tensor itself, or a wider copy of
-// half types.
 template <typename T>
-absl::Status Widen(OpKernelContext* ctx, const Tensor& tensor, Tensor* wide) {
-  using Scalar = typename ComputeArrays<T>::Scalar;
-  if constexpr (std::is_same_v<T, Scalar>) {
-    *wide = tensor;
-  } else {
-    absl::Status status =
-        ctx->allocate_temp(tensorflow::DataTypeToEnum<Scalar>::value, tensor.shape(), wide);
-    if (!status.ok()) return status;
-    wide->flat<Scalar>().device(ctx->eigen_cpu_device()) = tensor.flat<T>().template cast<Scalar>();
-  }
+absl::Status Spawn(const Cpu& cpu, const SpawnArgs<T>& args) {
+  SpawnCpu(args, cpu.threads());
   return absl::OkStatus();
+}
+template <typename T>
+absl::Status Spawn(const Gpu& gpu, const SpawnArgs<T>& args) {
+  return gpu.StatusOf(SpawnGpu(args, gpu.stream()));
+}
+template <typename T>
+absl::Status SwaUpdate(const Cpu& cpu, int64_t D, const T* source, int64_t count, T* average) {
+  SwaUpdateCpu(D, source, count, average, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status SwaUpdate(const Gpu& gpu, int64_t D, const T* source, int64_t count,
+                       ComputeType<T>* average) {
+  return gpu.StatusOf(SwaUpdateGpu(D, source, count, average, gpu.stream()));
+}
+template <typename T>
+absl::Status Collapse(const Cpu& cpu, int64_t K, int64_t D, const T* rows, T* mean) {
+  CollapseCpu(K, D, rows, mean, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status Collapse(const Gpu& gpu, int64_t K, int64_t D, const T* rows, T* mean) {
+  return gpu.StatusOf(CollapseGpu(K, D, rows, mean, gpu.stream()));
 }
 
 // Calls body(T()) for the type of a tensor.
@@ -88,6 +102,7 @@ class ReadingOp : public StateOp {
   tensorflow::DataType dtype_;
 };
 
+template <class Device>
 class ReadMemberOp : public ReadingOp {
  public:
   using ReadingOp::ReadingOp;
@@ -106,13 +121,13 @@ class ReadMemberOp : public ReadingOp {
     }
     Tensor* output = nullptr;
     if (status = ctx->allocate_output(0, row, &output); !status.ok()) return status;
-    std::memcpy(output->data(),
-                static_cast<const char*>(var->data()) + member * output->TotalBytes(),
-                output->TotalBytes());
-    return absl::OkStatus();
+    const size_t bytes = output->TotalBytes();
+    return Device(ctx).Copy(bytes, static_cast<const char*>(var->data()) + member * bytes,
+                            output->data());
   }
 };
 
+template <class Device>
 class CollapseOp : public ReadingOp {
  public:
   using ReadingOp::ReadingOp;
@@ -127,22 +142,20 @@ class CollapseOp : public ReadingOp {
     if (!status.ok()) return status;
     return ForType(type_string(), "var", dtype_, [&](auto zero) {
       using T = decltype(zero);
-      using Scalar = typename ComputeArrays<T>::Scalar;
-      ComputeArrays<T> arrays(ctx);
+      const Device device(ctx);
+      StoredArrays<Device, T> arrays(ctx, device);
       const auto sizes = row.dim_sizes();
-      Scalar* mean = arrays.Output("mean", {sizes.begin(), sizes.end()});
-      Tensor wide;
-      absl::Status widened = arrays.status();
-      if (widened.ok()) widened = Widen<T>(ctx, *var, &wide);
-      if (!widened.ok()) return widened;
-      CollapseCpu<Scalar>(var->dim_size(0), row.num_elements(), wide.flat<Scalar>().data(), mean,
-                          IntraOpThreads(ctx));
-      arrays.Finish();
-      return absl::OkStatus();
+      auto* mean = arrays.Output("mean", {sizes.begin(), sizes.end()});
+      const auto* rows = arrays.Part(*var, 0, var->NumElements());
+      absl::Status done = arrays.status();
+      if (done.ok()) done = Collapse(device, var->dim_size(0), row.num_elements(), rows, mean);
+      done.Update(arrays.Finish());
+      return done;
     });
   }
 };
 
+template <class Device>
 class SpawnOp : public StateOp {
  public:
   explicit SpawnOp(OpKernelConstruction* ctx) : StateOp(ctx) {}
@@ -171,30 +184,28 @@ class SpawnOp : public StateOp {
     if (!status.ok()) return status;
     return ForType(type_string(), "var", var->dtype(), [&](auto zero) {
       using T = decltype(zero);
-      using Scalar = typename ComputeArrays<T>::Scalar;
-      absl::Status ready = variables.MakeWritable({"var"});
-      Tensor wide, sums;
-      if (ready.ok()) ready = Widen<T>(ctx, *var, &wide);
-      if (ready.ok()) {
-        ready = ctx->allocate_temp(tensorflow::DT_DOUBLE,
-                                   TensorShape({SpawnSums(row.num_elements())}), &sums);
-      }
-      if (!ready.ok()) return ready;
-      SpawnCpu<Scalar>({var->dim_size(0),
-                        row.num_elements(),
-                        wide.flat<Scalar>().data(),
-                        static_cast<Scalar>(sigma),
-                        {seed.flat<int64_t>()(0), seed.flat<int64_t>()(1)},
-                        sums.flat<double>().data()},
-                       IntraOpThreads(ctx));
-      if constexpr (!std::is_same_v<T, Scalar>) {
-        var->flat<T>().device(ctx->eigen_cpu_device()) = wide.flat<Scalar>().template cast<T>();
-      }
-      return absl::OkStatus();
+      using Stored = typename Device::template Stored<T>;
+      const Device device(ctx);
+      StoredArrays<Device, T> arrays(ctx, device);
+      WideArrays<Device, double> sums(ctx, device);
+      absl::Status done = variables.MakeWritable(device, {"var"});
+      if (!done.ok()) return done;
+      SpawnArgs<Stored> args = {var->dim_size(0),
+                                row.num_elements(),
+                                arrays.Updated(var, 0, var->NumElements()),
+                                static_cast<ComputeType<T>>(sigma),
+                                {seed.flat<int64_t>()(0), seed.flat<int64_t>()(1)},
+                                sums.Scratch(SpawnSums(row.num_elements()))};
+      done = arrays.status();
+      done.Update(sums.status());
+      if (done.ok()) done = Spawn(device, args);
+      done.Update(arrays.Finish());
+      return done;
     });
   }
 };
 
+template <class Device>
 class SwaUpdateOp : public StateOp {
  public:
   explicit SwaUpdateOp(OpKernelConstruction* ctx) : StateOp(ctx) {}
@@ -208,7 +219,7 @@ class SwaUpdateOp : public StateOp {
     if (!status.ok()) return status;
     return ForType(type_string(), "source", source->dtype(), [&](auto zero) {
       using T = decltype(zero);
-      using Scalar = typename ComputeArrays<T>::Scalar;
+      using Scalar = ComputeType<T>;
       absl::Status ready =
           variables.Get("average", tensorflow::DataTypeToEnum<Scalar>::value, &average);
       if (!ready.ok()) return ready;
@@ -224,22 +235,40 @@ class SwaUpdateOp : public StateOp {
                          count.dims() != 0 ? absl::StrCat("shape=", count.shape().DebugString())
                                            : absl::StrCat("count=", count.scalar<int64_t>()())));
       }
-      Tensor wide;
-      ready = variables.MakeWritable({"average"});
-      if (ready.ok()) ready = Widen<T>(ctx, *source, &wide);
+      const Device device(ctx);
+      StoredArrays<Device, T> arrays(ctx, device);
+      ready = variables.MakeWritable(device, {"average"});
+      const auto* samples = arrays.Part(*source, 0, source->NumElements());
+      ready.Update(arrays.status());
       if (!ready.ok()) return ready;
-      SwaUpdateCpu<Scalar>(average->NumElements(), wide.flat<Scalar>().data(),
-                           count.scalar<int64_t>()(), average->flat<Scalar>().data(),
-                           IntraOpThreads(ctx));
-      return absl::OkStatus();
+      return SwaUpdate(device, average->NumElements(), samples, count.scalar<int64_t>()(),
+                       average->flat<Scalar>().data());
     });
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("LatePhase>ReadMember").Device(tensorflow::DEVICE_CPU), ReadMemberOp);
-REGISTER_KERNEL_BUILDER(Name("LatePhase>Collapse").Device(tensorflow::DEVICE_CPU), CollapseOp);
-REGISTER_KERNEL_BUILDER(Name("LatePhase>Spawn").Device(tensorflow::DEVICE_CPU), SpawnOp);
-REGISTER_KERNEL_BUILDER(Name("LatePhase>SwaUpdate").Device(tensorflow::DEVICE_CPU), SwaUpdateOp);
+// Handles and scalars are in host memory.
+#define REGISTER(DEVICE)                                                                         \
+  REGISTER_KERNEL_BUILDER(                                                                       \
+      Name("LatePhase>ReadMember").Device(DEVICE::kType).HostMemory("var").HostMemory("member"), \
+      ReadMemberOp<DEVICE>);                                                                     \
+  REGISTER_KERNEL_BUILDER(Name("LatePhase>Collapse").Device(DEVICE::kType).HostMemory("var"),    \
+                          CollapseOp<DEVICE>);                                                   \
+  REGISTER_KERNEL_BUILDER(Name("LatePhase>Spawn")                                                \
+                              .Device(DEVICE::kType)                                             \
+                              .HostMemory("var")                                                 \
+                              .HostMemory("sigma")                                               \
+                              .HostMemory("seed"),                                               \
+                          SpawnOp<DEVICE>);                                                      \
+  REGISTER_KERNEL_BUILDER(Name("LatePhase>SwaUpdate")                                            \
+                              .Device(DEVICE::kType)                                             \
+                              .HostMemory("average")                                             \
+                              .HostMemory("source")                                              \
+                              .HostMemory("count"),                                              \
+                          SwaUpdateOp<DEVICE>)
+REGISTER(Cpu);
+REGISTER(Gpu);
+#undef REGISTER
 
 }  // namespace
 }  // namespace late_phase

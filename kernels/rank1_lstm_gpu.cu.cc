@@ -38,7 +38,7 @@ constexpr int kTileBlocks = 8;
 
 // Calls element(row, column) for the thread's share.
 template <class Element>
-__device__ __forceinline__ void ForElements(int64_t rows, int64_t columns, const Element& element) {
+__device__ __forceinline__ void ForTiles(int64_t rows, int64_t columns, const Element& element) {
   for (int64_t row = int64_t{blockIdx.y} * kTileRows + threadIdx.y; row < rows;
        row += int64_t{gridDim.y} * kTileRows) {
     for (int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x; column < columns;
@@ -49,8 +49,8 @@ __device__ __forceinline__ void ForElements(int64_t rows, int64_t columns, const
 }
 
 template <typename... Parameters>
-KernelLaunch ElementsLaunch(const char* name, int64_t rows, int64_t columns,
-                            void (*kernel)(Parameters...), CudaStream stream) {
+KernelLaunch TilesLaunch(const char* name, int64_t rows, int64_t columns,
+                         void (*kernel)(Parameters...), CudaStream stream) {
   const int64_t across = (columns + kWarp - 1) / kWarp, down = (rows + kTileRows - 1) / kTileRows;
   const unsigned blocks = GridForBlocks(across * down, kernel, kTileThreads, 0);
   const unsigned x = std::clamp<int64_t>(across, 1, blocks);
@@ -62,7 +62,7 @@ KernelLaunch ElementsLaunch(const char* name, int64_t rows, int64_t columns,
 template <typename S>
 __global__ void __launch_bounds__(kTileThreads)
     FoldKernel(int64_t H, const S* recurrent_kernel, const S* u, const S* v, S* folded) {
-  ForElements(H, 4 * H, [&](int64_t i, int64_t j) {
+  ForTiles(H, 4 * H, [&](int64_t i, int64_t j) {
     folded[i * 4 * H + j] = recurrent_kernel[i * 4 * H + j] * (u[i] * v[j]);
   });
 }
@@ -71,7 +71,7 @@ template <typename S>
 std::string Fold(int64_t H, const S* recurrent_kernel, const S* u, const S* v, S* folded,
                  CudaStream stream) {
   const auto kernel = FoldKernel<S>;
-  return LaunchKernel(ElementsLaunch("Rank1LstmFold", H, 4 * H, kernel, stream), kernel, H,
+  return LaunchKernel(TilesLaunch("Rank1LstmFold", H, 4 * H, kernel, stream), kernel, H,
                       recurrent_kernel, u, v, folded);
 }
 
@@ -89,7 +89,7 @@ template <typename S>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     ForwardStepKernel(LstmGatesForwardArgs<S> a, int64_t symbols) {
   const int64_t H = a.H;
-  ForElements(a.rows, H, [&](int64_t row, int64_t unit) {
+  ForTiles(a.rows, H, [&](int64_t row, int64_t unit) {
     const int64_t token = a.tokens == nullptr ? 0 : a.tokens[row];
     const bool known = token >= 0 && token < symbols;
     S* z = a.z + row * 4 * H + unit;
@@ -118,7 +118,7 @@ template <typename S>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     BackwardStepKernel(LstmGatesBackwardArgs<S> a) {
   const int64_t H = a.H;
-  ForElements(a.rows, H, [&](int64_t row, int64_t unit) {
+  ForTiles(a.rows, H, [&](int64_t row, int64_t unit) {
     const int64_t at = row * H + unit;
     S* gates = a.gates + row * 4 * H + unit;
     const S i = gates[0], f = gates[H], g = gates[2 * H], o = gates[3 * H];
@@ -285,7 +285,7 @@ std::string BackwardSteps(const Rank1LstmBackwardArgs<S>& args, const S* folded,
                           const CudaMatmul& matmul) {
   const int64_t N = args.shape.N, H = args.shape.H;
   const auto kernel = BackwardStepKernel<S>;
-  const KernelLaunch launch = ElementsLaunch("Rank1LstmBackwardStep", N, H, kernel, stream);
+  const KernelLaunch launch = TilesLaunch("Rank1LstmBackwardStep", N, H, kernel, stream);
   std::string error = Copy(N * H, args.dfinal_h, args.dinitial_h, stream);
   if (error.empty()) error = Copy(N * H, args.dfinal_c, args.dinitial_c, stream);
   for (int64_t t = args.shape.T - 1; t >= 0 && error.empty(); --t) {
@@ -390,7 +390,7 @@ std::string Rank1LstmForwardGpu(const Rank1LstmForwardArgs<Scalar>& args, CudaSt
 
   std::string error = Fold(H, args.recurrent_kernel, args.u, args.v, folded, stream);
   const auto kernel = ForwardStepKernel<Scalar>;
-  const KernelLaunch launch = ElementsLaunch("Rank1LstmForwardStep", N, H, kernel, stream);
+  const KernelLaunch launch = TilesLaunch("Rank1LstmForwardStep", N, H, kernel, stream);
   const Scalar *h_prev = args.initial_h, *c_prev = args.initial_c;
   for (int64_t t = 0; t < T && error.empty(); ++t) {
     const int64_t row = t * N;

@@ -1,6 +1,7 @@
-// CPU OpKernels of the rank-1 LSTM family: check, allocate, call the core.
-#define EIGEN_USE_THREADS
-#include "kernels/cpu_op.h"
+// OpKernels of the rank-1 LSTM family: check, allocate, call the core.
+#include "kernels/op_arrays.h"
+#include "kernels/op_devices.h"
+#include "kernels/op_inputs.h"
 #include "kernels/rank1_lstm.h"
 #include "kernels/rank1_lstm_shapes.h"
 
@@ -11,13 +12,48 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
+int64_t ForwardWorkspace(const Cpu&, const Rank1LstmShape& shape, LstmInputForm form,
+                         bool training) {
+  return Rank1LstmForwardWorkspace(shape, form, training);
+}
+int64_t ForwardWorkspace(const Gpu&, const Rank1LstmShape& shape, LstmInputForm form,
+                         bool training) {
+  return Rank1LstmForwardWorkspaceGpu(shape, form, training);
+}
+int64_t BackwardWorkspace(const Cpu&, const Rank1LstmShape& shape, LstmInputForm form) {
+  return Rank1LstmBackwardWorkspace(shape, form);
+}
+int64_t BackwardWorkspace(const Gpu&, const Rank1LstmShape& shape, LstmInputForm form) {
+  return Rank1LstmBackwardWorkspaceGpu(shape, form);
+}
+
+template <typename Scalar>
+absl::Status Forward(const Cpu& cpu, const Rank1LstmForwardArgs<Scalar>& args) {
+  Rank1LstmForwardCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename Scalar>
+absl::Status Forward(const Gpu& gpu, const Rank1LstmForwardArgs<Scalar>& args) {
+  return gpu.StatusOf(Rank1LstmForwardGpu(args, gpu.stream(), gpu.matmul()));
+}
+
+template <typename Scalar>
+absl::Status Backward(const Cpu& cpu, const Rank1LstmBackwardArgs<Scalar>& args) {
+  Rank1LstmBackwardCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename Scalar>
+absl::Status Backward(const Gpu& gpu, const Rank1LstmBackwardArgs<Scalar>& args) {
+  return gpu.StatusOf(Rank1LstmBackwardGpu(args, gpu.stream(), gpu.matmul()));
+}
+
 // What the forward and the gradient kernel have in common: sizes, member and input, all checked.
-template <typename T, LstmInputForm kForm>
+template <class Device, typename T, LstmInputForm kForm>
 struct Call {
-  using Scalar = typename ComputeArrays<T>::Scalar;
+  using Scalar = ComputeType<T>;
 
   template <size_t kCount>
-  absl::Status Prepare(OpKernelContext* ctx, const std::string& op,
+  absl::Status Prepare(OpKernelContext* ctx, const Device& device, const std::string& op,
                        const ShapeRule (&rules)[kCount]) {
     ShapeMatcher sizes(op);
     if (absl::Status status = CheckInputs(ctx, rules, &sizes); !status.ok()) return status;
@@ -26,10 +62,11 @@ struct Call {
     K = sizes["K"];
     if (absl::Status status = GetMember(ctx, op, "u", K, &member); !status.ok()) return status;
     if (kForm == LstmInputForm::kDense) return absl::OkStatus();
-    return GetIndices(ctx, op, "tokens", shape.C, "the rows of `table`", &tokens);
+    tokens = ctx->input(0).template flat<int32_t>().data();
+    return device.CheckIndices(op, "tokens", shape.C, "the rows of `table`");
   }
 
-  Rank1LstmInput<Scalar> Input(ComputeArrays<T>* arrays, bool forward) const {
+  Rank1LstmInput<Scalar> Input(WideArrays<Device, T>* arrays, bool forward) const {
     if constexpr (kForm == LstmInputForm::kDense) {
       return {kForm,
               arrays->Input("x"),
@@ -48,7 +85,7 @@ struct Call {
   const int32_t* tokens = nullptr;
 };
 
-template <typename T, LstmInputForm kForm>
+template <class Device, typename T, LstmInputForm kForm>
 class Rank1LstmOp : public OpKernel {
  public:
   explicit Rank1LstmOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -56,15 +93,16 @@ class Rank1LstmOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    Call<T, kForm> call;
+    const Device device(ctx);
+    Call<Device, T, kForm> call;
     if constexpr (kForm == LstmInputForm::kDense) {
-      OP_REQUIRES_OK(ctx, call.Prepare(ctx, type_string(), kRank1LstmInputs));
+      OP_REQUIRES_OK(ctx, call.Prepare(ctx, device, type_string(), kRank1LstmInputs));
     } else {
-      OP_REQUIRES_OK(ctx, call.Prepare(ctx, type_string(), kRank1LstmTokensInputs));
+      OP_REQUIRES_OK(ctx, call.Prepare(ctx, device, type_string(), kRank1LstmTokensInputs));
     }
     const auto [time, batch, input, units] = call.shape;
-    ComputeArrays<T> a(ctx);
-    using Scalar = typename ComputeArrays<T>::Scalar;
+    WideArrays<Device, T> a(ctx, device);
+    using Scalar = ComputeType<T>;
     Rank1LstmForwardArgs<Scalar> args;
     args.shape = call.shape;
     args.input = call.Input(&a, /*forward=*/true);
@@ -84,33 +122,34 @@ class Rank1LstmOp : public OpKernel {
       a.Output("cells", {0, 0, 0});
       args.gates = args.cells = nullptr;
     }
-    args.workspace = a.Scratch(Rank1LstmForwardWorkspace(call.shape, kForm, is_training_));
+    args.workspace = a.Scratch(ForwardWorkspace(device, call.shape, kForm, is_training_));
     OP_REQUIRES_OK(ctx, a.status());
     args.u += call.member * units;
     args.v += call.member * 4 * units;
-    Rank1LstmForwardCpu(args, IntraOpThreads(ctx));
-    a.Finish();
+    OP_REQUIRES_OK(ctx, Forward(device, args));
+    OP_REQUIRES_OK(ctx, a.Finish());
   }
 
  private:
   bool is_training_;
 };
 
-template <typename T, LstmInputForm kForm>
+template <class Device, typename T, LstmInputForm kForm>
 class Rank1LstmGradOp : public OpKernel {
  public:
   explicit Rank1LstmGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {}
 
   void Compute(OpKernelContext* ctx) override {
-    Call<T, kForm> call;
+    const Device device(ctx);
+    Call<Device, T, kForm> call;
     if constexpr (kForm == LstmInputForm::kDense) {
-      OP_REQUIRES_OK(ctx, call.Prepare(ctx, type_string(), kRank1LstmGradInputs));
+      OP_REQUIRES_OK(ctx, call.Prepare(ctx, device, type_string(), kRank1LstmGradInputs));
     } else {
-      OP_REQUIRES_OK(ctx, call.Prepare(ctx, type_string(), kRank1LstmTokensGradInputs));
+      OP_REQUIRES_OK(ctx, call.Prepare(ctx, device, type_string(), kRank1LstmTokensGradInputs));
     }
     const auto [time, batch, input, units] = call.shape;
-    ComputeArrays<T> a(ctx);
-    using Scalar = typename ComputeArrays<T>::Scalar;
+    WideArrays<Device, T> a(ctx, device);
+    using Scalar = ComputeType<T>;
     Rank1LstmBackwardArgs<Scalar> args = {};
     args.shape = call.shape;
     args.input = call.Input(&a, /*forward=*/false);
@@ -137,38 +176,35 @@ class Rank1LstmGradOp : public OpKernel {
     args.drecurrent_kernel = a.Output("drecurrent_kernel", {units, 4 * units});
     args.du = a.Output("du", {call.K, units});
     args.dv = a.Output("dv", {call.K, 4 * units});
-    args.workspace = a.Scratch(Rank1LstmBackwardWorkspace(call.shape, kForm));
+    args.workspace = a.Scratch(BackwardWorkspace(device, call.shape, kForm));
     OP_REQUIRES_OK(ctx, a.status());
     // The other members' rows have no part in this minibatch.
-    std::fill_n(args.du, call.K * units, Scalar(0));
-    std::fill_n(args.dv, call.K * 4 * units, Scalar(0));
+    OP_REQUIRES_OK(ctx, device.Zero(call.K * units * sizeof(Scalar), args.du));
+    OP_REQUIRES_OK(ctx, device.Zero(call.K * 4 * units * sizeof(Scalar), args.dv));
     args.u += call.member * units;
     args.v += call.member * 4 * units;
     args.du += call.member * units;
     args.dv += call.member * 4 * units;
-    Rank1LstmBackwardCpu(args, IntraOpThreads(ctx));
-    a.Finish();
+    OP_REQUIRES_OK(ctx, Backward(device, args));
+    OP_REQUIRES_OK(ctx, a.Finish());
   }
 };
 
-#define REGISTER_CPU(T)                                                                            \
-  REGISTER_KERNEL_BUILDER(                                                                         \
-      Name("LatePhase>Rank1Lstm").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),           \
-      Rank1LstmOp<T, LstmInputForm::kDense>);                                                      \
-  REGISTER_KERNEL_BUILDER(                                                                         \
-      Name("LatePhase>Rank1LstmGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),       \
-      Rank1LstmGradOp<T, LstmInputForm::kDense>);                                                  \
-  REGISTER_KERNEL_BUILDER(                                                                         \
-      Name("LatePhase>Rank1LstmTokens").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),     \
-      Rank1LstmOp<T, LstmInputForm::kTokens>);                                                     \
-  REGISTER_KERNEL_BUILDER(                                                                         \
-      Name("LatePhase>Rank1LstmTokensGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), \
-      Rank1LstmGradOp<T, LstmInputForm::kTokens>)
-REGISTER_CPU(float);
-REGISTER_CPU(double);
-REGISTER_CPU(Eigen::half);
-REGISTER_CPU(Eigen::bfloat16);
-#undef REGISTER_CPU
+#define REGISTER_FORM(DEVICE, T, OP, FORM)                                                     \
+  REGISTER_KERNEL_BUILDER(                                                                     \
+      Name("LatePhase>" OP).Device(DEVICE::kType).TypeConstraint<T>("T").HostMemory("member"), \
+      Rank1LstmOp<DEVICE, T, FORM>);                                                           \
+  REGISTER_KERNEL_BUILDER(Name("LatePhase>" OP "Grad")                                         \
+                              .Device(DEVICE::kType)                                           \
+                              .TypeConstraint<T>("T")                                          \
+                              .HostMemory("member"),                                           \
+                          Rank1LstmGradOp<DEVICE, T, FORM>)
+#define REGISTER_TYPE(DEVICE, T)                                \
+  REGISTER_FORM(DEVICE, T, "Rank1Lstm", LstmInputForm::kDense); \
+  REGISTER_FORM(DEVICE, T, "Rank1LstmTokens", LstmInputForm::kTokens)
+LATE_PHASE_FOR_ALL_TYPES(REGISTER_TYPE);
+#undef REGISTER_TYPE
+#undef REGISTER_FORM
 
 }  // namespace
 }  // namespace late_phase

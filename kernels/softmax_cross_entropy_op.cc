@@ -1,6 +1,7 @@
-// CPU OpKernels of the softmax cross-entropy family: check, allocate, call the core.
-#define EIGEN_USE_THREADS
-#include "kernels/cpu_op.h"
+// OpKernels of the softmax cross-entropy family: check, allocate, call the core.
+#include "kernels/op_arrays.h"
+#include "kernels/op_devices.h"
+#include "kernels/op_inputs.h"
 #include "kernels/softmax_cross_entropy.h"
 #include "kernels/softmax_cross_entropy_shapes.h"
 
@@ -11,7 +12,40 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-template <typename T>
+int64_t ForwardWorkspace(const Cpu& cpu, const SoftmaxCrossEntropyShape& shape) {
+  return SoftmaxCrossEntropyForwardWorkspace(shape, cpu.threads());
+}
+int64_t ForwardWorkspace(const Gpu&, const SoftmaxCrossEntropyShape& shape) {
+  return SoftmaxCrossEntropyForwardWorkspaceGpu(shape);
+}
+int64_t BackwardWorkspace(const Cpu& cpu, const SoftmaxCrossEntropyShape& shape) {
+  return SoftmaxCrossEntropyBackwardWorkspace(shape, cpu.threads());
+}
+int64_t BackwardWorkspace(const Gpu&, const SoftmaxCrossEntropyShape& shape) {
+  return SoftmaxCrossEntropyBackwardWorkspaceGpu(shape);
+}
+
+template <typename Scalar>
+absl::Status Forward(const Cpu& cpu, const SoftmaxCrossEntropyForwardArgs<Scalar>& args) {
+  SoftmaxCrossEntropyForwardCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename Scalar>
+absl::Status Forward(const Gpu& gpu, const SoftmaxCrossEntropyForwardArgs<Scalar>& args) {
+  return gpu.StatusOf(SoftmaxCrossEntropyForwardGpu(args, gpu.stream(), gpu.matmul()));
+}
+
+template <typename Scalar>
+absl::Status Backward(const Cpu& cpu, const SoftmaxCrossEntropyBackwardArgs<Scalar>& args) {
+  SoftmaxCrossEntropyBackwardCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename Scalar>
+absl::Status Backward(const Gpu& gpu, const SoftmaxCrossEntropyBackwardArgs<Scalar>& args) {
+  return gpu.StatusOf(SoftmaxCrossEntropyBackwardGpu(args, gpu.stream(), gpu.matmul()));
+}
+
+template <class Device, typename T>
 class SoftmaxCrossEntropyOp : public OpKernel {
  public:
   explicit SoftmaxCrossEntropyOp(OpKernelConstruction* ctx) : OpKernel(ctx) {}
@@ -20,25 +54,26 @@ class SoftmaxCrossEntropyOp : public OpKernel {
     ShapeMatcher sizes(type_string());
     OP_REQUIRES_OK(ctx, CheckInputs(ctx, kSoftmaxCrossEntropyInputs, &sizes));
     const int64_t n = sizes["n"], units = sizes["units"], vocab = sizes["vocab"];
-    SoftmaxCrossEntropyForwardArgs<typename ComputeArrays<T>::Scalar> args;
+    SoftmaxCrossEntropyForwardArgs<ComputeType<T>> args;
     args.shape = {n, units, vocab};
-    OP_REQUIRES_OK(ctx, GetIndices(ctx, type_string(), "labels", vocab, "the columns of `kernel`",
-                                   &args.labels));
-    const Parallel threads = IntraOpThreads(ctx);
-    ComputeArrays<T> a(ctx);
+    const Device device(ctx);
+    OP_REQUIRES_OK(ctx,
+                   device.CheckIndices(type_string(), "labels", vocab, "the columns of `kernel`"));
+    args.labels = ctx->input(3).template flat<int32_t>().data();
+    WideArrays<Device, T> a(ctx, device);
     args.features = a.Input("features");
     args.kernel = a.Input("kernel");
     args.bias = a.Input("bias");
     args.loss = a.Output("loss", {n});
     args.dlogits = a.Output("dlogits", {n, vocab});
-    args.workspace = a.Scratch(SoftmaxCrossEntropyForwardWorkspace(args.shape, threads));
+    args.workspace = a.Scratch(ForwardWorkspace(device, args.shape));
     OP_REQUIRES_OK(ctx, a.status());
-    SoftmaxCrossEntropyForwardCpu(args, threads);
-    a.Finish();
+    OP_REQUIRES_OK(ctx, Forward(device, args));
+    OP_REQUIRES_OK(ctx, a.Finish());
   }
 };
 
-template <typename T>
+template <class Device, typename T>
 class SoftmaxCrossEntropyGradOp : public OpKernel {
  public:
   explicit SoftmaxCrossEntropyGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {}
@@ -47,9 +82,9 @@ class SoftmaxCrossEntropyGradOp : public OpKernel {
     ShapeMatcher sizes(type_string());
     OP_REQUIRES_OK(ctx, CheckInputs(ctx, kSoftmaxCrossEntropyGradInputs, &sizes));
     const int64_t n = sizes["n"], units = sizes["units"], vocab = sizes["vocab"];
-    const Parallel threads = IntraOpThreads(ctx);
-    ComputeArrays<T> a(ctx);
-    SoftmaxCrossEntropyBackwardArgs<typename ComputeArrays<T>::Scalar> args;
+    const Device device(ctx);
+    WideArrays<Device, T> a(ctx, device);
+    SoftmaxCrossEntropyBackwardArgs<ComputeType<T>> args;
     args.shape = {n, units, vocab};
     args.features = a.Input("features");
     args.kernel = a.Input("kernel");
@@ -60,26 +95,22 @@ class SoftmaxCrossEntropyGradOp : public OpKernel {
     args.dbias = a.Output("dbias", {vocab});
     // Of empty inputs `vocab` may be anything; with an output of that size it can be computed with.
     OP_REQUIRES_OK(ctx, a.status());
-    args.workspace = a.Scratch(SoftmaxCrossEntropyBackwardWorkspace(args.shape, threads));
+    args.workspace = a.Scratch(BackwardWorkspace(device, args.shape));
     OP_REQUIRES_OK(ctx, a.status());
-    SoftmaxCrossEntropyBackwardCpu(args, threads);
-    a.Finish();
+    OP_REQUIRES_OK(ctx, Backward(device, args));
+    OP_REQUIRES_OK(ctx, a.Finish());
   }
 };
 
-#define REGISTER_CPU(T)                                                                            \
-  REGISTER_KERNEL_BUILDER(                                                                         \
-      Name("LatePhase>SoftmaxCrossEntropy").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), \
-      SoftmaxCrossEntropyOp<T>);                                                                   \
-  REGISTER_KERNEL_BUILDER(Name("LatePhase>SoftmaxCrossEntropyGrad")                                \
-                              .Device(tensorflow::DEVICE_CPU)                                      \
-                              .TypeConstraint<T>("T"),                                             \
-                          SoftmaxCrossEntropyGradOp<T>)
-REGISTER_CPU(float);
-REGISTER_CPU(double);
-REGISTER_CPU(Eigen::half);
-REGISTER_CPU(Eigen::bfloat16);
-#undef REGISTER_CPU
+#define REGISTER_TYPE(DEVICE, T)                                                              \
+  REGISTER_KERNEL_BUILDER(                                                                    \
+      Name("LatePhase>SoftmaxCrossEntropy").Device(DEVICE::kType).TypeConstraint<T>("T"),     \
+      SoftmaxCrossEntropyOp<DEVICE, T>);                                                      \
+  REGISTER_KERNEL_BUILDER(                                                                    \
+      Name("LatePhase>SoftmaxCrossEntropyGrad").Device(DEVICE::kType).TypeConstraint<T>("T"), \
+      SoftmaxCrossEntropyGradOp<DEVICE, T>)
+LATE_PHASE_FOR_ALL_TYPES(REGISTER_TYPE);
+#undef REGISTER_TYPE
 
 }  // namespace
 }  // namespace late_phase

@@ -1,6 +1,5 @@
-// All rules share one kernel: a grid-stride loop that reads the gradient and the arrays to update
-// once, 16 bytes at a time where all of them are aligned to that, and writes the arrays once. A
-// rule is a function of one element; rounding is as on a CPU with FMA.
+// A rule is a function of one element: the gradient and the arrays to update are read once, and the
+// arrays written once. Rounding is as on a CPU with FMA.
 //
 // Bytes per weight in float (double: twice; 16-bit types: the gradient is read by 2 bytes and w
 // read and written by 2, the rest as in float): the gradient is read, every other array is read and
@@ -21,13 +20,12 @@
 #include <string>
 
 #include "kernels/cuda_elements.h"
+#include "kernels/cuda_for_elements.h"
 #include "kernels/cuda_launch.h"
 #include "kernels/update_rules.h"
 
 namespace late_phase {
 namespace {
-
-constexpr int kThreads = 256;
 
 // A rule is a function of one element: rule(grad, w, slots) updates w and the elements of kSlots
 // arrays; kHasWeights is false where there is no w.
@@ -109,66 +107,44 @@ struct Arrays {
   ComputeType<T>* slots[kSlots > 0 ? kSlots : 1];
 };
 
-// The rule on the kLanes elements from i on.
-template <int kLanes, typename T, class Rule>
-__device__ __forceinline__ void UpdateAt(int64_t i, const Arrays<T, Rule::kSlots>& arrays,
-                                         const Rule& rule) {
-  using S = ComputeType<T>;
-  const Pack<T, kLanes> grad = LoadPack<kLanes>(arrays.grad + i);
-  Pack<T, kLanes> w = {};
-  if (Rule::kHasWeights) w = LoadPack<kLanes>(arrays.w + i);
-  Pack<S, kLanes> slots[Rule::kSlots + 1];
+template <typename T, class Rule>
+struct Updated {
+  Arrays<T, Rule::kSlots> arrays;
+  Rule rule;
+
+  template <int kLanes>
+  __device__ __forceinline__ void At(int64_t i) const {
+    using S = ComputeType<T>;
+    const Pack<T, kLanes> grad = LoadPack<kLanes>(arrays.grad + i);
+    Pack<T, kLanes> w = {};
+    if (Rule::kHasWeights) w = LoadPack<kLanes>(arrays.w + i);
+    Pack<S, kLanes> slots[Rule::kSlots + 1];
 #pragma unroll
-  for (int a = 0; a < Rule::kSlots; ++a) slots[a] = LoadPack<kLanes>(arrays.slots[a] + i);
+    for (int a = 0; a < Rule::kSlots; ++a) slots[a] = LoadPack<kLanes>(arrays.slots[a] + i);
 #pragma unroll
-  for (int lane = 0; lane < kLanes; ++lane) {
-    S weight = Widened(w.lane[lane]), x[Rule::kSlots + 1];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      S weight = Widened(w.lane[lane]), x[Rule::kSlots + 1];
 #pragma unroll
-    for (int a = 0; a < Rule::kSlots; ++a) x[a] = slots[a].lane[lane];
-    rule(Widened(grad.lane[lane]), &weight, x);
-    w.lane[lane] = Rounded<T>(weight);
+      for (int a = 0; a < Rule::kSlots; ++a) x[a] = slots[a].lane[lane];
+      rule(Widened(grad.lane[lane]), &weight, x);
+      w.lane[lane] = Rounded<T>(weight);
 #pragma unroll
-    for (int a = 0; a < Rule::kSlots; ++a) slots[a].lane[lane] = x[a];
+      for (int a = 0; a < Rule::kSlots; ++a) slots[a].lane[lane] = x[a];
+    }
+    if (Rule::kHasWeights) StorePack(w, arrays.w + i);
+#pragma unroll
+    for (int a = 0; a < Rule::kSlots; ++a) StorePack(slots[a], arrays.slots[a] + i);
   }
-  if (Rule::kHasWeights) StorePack(w, arrays.w + i);
-#pragma unroll
-  for (int a = 0; a < Rule::kSlots; ++a) StorePack(slots[a], arrays.slots[a] + i);
-}
+};
 
-template <int kLanes, typename T, class Rule>
-__global__ void __launch_bounds__(kThreads)
-    UpdateKernel(int64_t D, Arrays<T, Rule::kSlots> arrays, Rule rule) {
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x, packs = D / kLanes;
-  for (int64_t i = thread; i < packs; i += stride) UpdateAt<kLanes>(i * kLanes, arrays, rule);
-  // The elements left over, fewer than kLanes, go to the first threads.
-  const int64_t rest = packs * kLanes + thread;
-  if (rest < D) UpdateAt<1>(rest, arrays, rule);
-}
-
-template <int kLanes, typename T, class Rule>
-std::string LaunchUpdate(const char* name, int64_t D, const Arrays<T, Rule::kSlots>& arrays,
-                         const Rule& rule, CudaStream stream) {
-  constexpr int64_t kBlock = int64_t{kThreads} * kLanes;
-  const auto kernel = UpdateKernel<kLanes, T, Rule>;
-  const unsigned grid = GridForBlocks((D + kBlock - 1) / kBlock, kernel, kThreads, 0);
-  return LaunchKernel({name, grid, kThreads, 0, stream}, kernel, D, arrays, rule);
-}
-
-// A row of [K,D] begins anywhere: then single elements, whose reads a warp joins all the same.
+// A row of [K,D] begins anywhere, so that arrays need not be aligned.
 template <typename T, class Rule>
 std::string Update(const char* name, int64_t D, const Arrays<T, Rule::kSlots>& arrays,
                    const Rule& rule, CudaStream stream) {
-  using S = ComputeType<T>;
-  if (D == 0) return "";
-  constexpr int kLanes = kWidestPack<S>;
-  auto misaligned = [](const auto* array) {
-    return reinterpret_cast<uintptr_t>(array) % (kLanes * sizeof(*array)) != 0;
-  };
-  bool aligned = !misaligned(arrays.grad) && !misaligned(arrays.w);
-  for (int a = 0; a < Rule::kSlots; ++a) aligned = aligned && !misaligned(arrays.slots[a]);
-  return aligned ? LaunchUpdate<kLanes>(name, D, arrays, rule, stream)
-                 : LaunchUpdate<1>(name, D, arrays, rule, stream);
+  constexpr int kLanes = kWidestPack<ComputeType<T>>;
+  bool aligned = IsAligned<kLanes>(arrays.grad) && IsAligned<kLanes>(arrays.w);
+  for (int a = 0; a < Rule::kSlots; ++a) aligned = aligned && IsAligned<kLanes>(arrays.slots[a]);
+  return ForElements<kLanes>(name, D, aligned, Updated<T, Rule>{arrays, rule}, stream);
 }
 
 // One thread. The powers are taken here once, in double, and not by every thread of the update.

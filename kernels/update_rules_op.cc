@@ -1,9 +1,10 @@
-// CPU OpKernels of the member and base updates: check, lock, call the core. Contracts: docs/ops.md.
-#define EIGEN_USE_THREADS
+// OpKernels of the member and base updates: check, lock, call the core. Contracts: docs/ops.md.
 #include <limits>
 
 #include "kernels/check_range.h"
-#include "kernels/cpu_op.h"
+#include "kernels/op_arrays.h"
+#include "kernels/op_devices.h"
+#include "kernels/op_inputs.h"
 #include "kernels/update_rules.h"
 #include "kernels/variables_op.h"
 
@@ -34,7 +35,44 @@ struct State {
   Tensor* count = nullptr;  // int64, [K] for members and [] for the base
 };
 
-template <typename T, Rule kRule, Target kTarget>
+template <typename T>
+absl::Status Apply(const Cpu& cpu, const SgdArgs<T>& args) {
+  ApplySgdCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status Apply(const Gpu& gpu, const SgdArgs<T>& args) {
+  return gpu.StatusOf(ApplySgdGpu(args, gpu.stream()));
+}
+template <typename T>
+absl::Status Apply(const Cpu& cpu, const MomentumArgs<T>& args) {
+  ApplyMomentumCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status Apply(const Gpu& gpu, const MomentumArgs<T>& args) {
+  return gpu.StatusOf(ApplyMomentumGpu(args, gpu.stream()));
+}
+template <typename T>
+absl::Status Apply(const Cpu& cpu, const AdamArgs<T>& args) {
+  ApplyAdamCpu(args, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status Apply(const Gpu& gpu, const AdamArgs<T>& args) {
+  return gpu.StatusOf(ApplyAdamGpu(args, gpu.stream()));
+}
+template <typename T>
+absl::Status Accumulate(const Cpu& cpu, int64_t D, const T* grad, T* sum) {
+  AccumulateCpu(D, grad, sum, cpu.threads());
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status Accumulate(const Gpu& gpu, int64_t D, const T* grad, ComputeType<T>* sum) {
+  return gpu.StatusOf(AccumulateGpu(D, grad, sum, gpu.stream()));
+}
+
+template <class Device, typename T, Rule kRule, Target kTarget>
 class ApplyOp : public OpKernel {
  public:
   explicit ApplyOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -46,7 +84,8 @@ class ApplyOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Update(ctx)); }
 
  private:
-  using Scalar = typename ComputeArrays<T>::Scalar;
+  using Scalar = ComputeType<T>;
+  using Stored = typename Device::template Stored<T>;
 
   absl::Status Hyper(OpKernelContext* ctx, const char* name, const Range& range, Scalar* value) {
     const Tensor* tensor = nullptr;
@@ -160,87 +199,70 @@ class ApplyOp : public OpKernel {
       return status;
     }
 
-    const Parallel threads = IntraOpThreads(ctx);
-    Widened wide_grad(ctx, *grad, grad_offset, D);
-    if (!wide_grad.status.ok()) return wide_grad.status;
+    const Device device(ctx);
+    StoredArrays<Device, T> arrays(ctx, device);
+    const Stored* g = arrays.Part(*grad, grad_offset, D);
+    if (!arrays.status().ok()) return arrays.status();
     if (kTarget == Target::kBase && member < cycle - 1) {
-      if (status = variables.MakeWritable({"sum"}); !status.ok()) return status;
-      AccumulateCpu<Scalar>(D, wide_grad.data, s.sum->flat<Scalar>().data(), threads);
-      return absl::OkStatus();
+      if (status = variables.MakeWritable(device, {"sum"}); !status.ok()) return status;
+      return Accumulate(device, D, g, s.sum->flat<Scalar>().data());
     }
     if (cycle == 1) names.pop_back();  // a sum of one gradient is not worth keeping
-    if (status = variables.MakeWritable(names); !status.ok()) return status;
-    Widened w(ctx, *s.var, offset, D);
-    if (!w.status.ok()) return w.status;
+    if (status = variables.MakeWritable(device, names); !status.ok()) return status;
+    Stored* w = arrays.Updated(s.var, offset, D);
     auto row = [&](Tensor* slot) { return slot->flat<Scalar>().data() + offset; };
-    const UpdateGradient<Scalar> gradient = {
-        wide_grad.data, kTarget == Target::kBase && cycle > 1 ? row(s.sum) : nullptr, scale,
-        weight_decay};
+    const UpdateGradient<Stored> gradient = {
+        g, kTarget == Target::kBase && cycle > 1 ? row(s.sum) : nullptr, scale, weight_decay};
+    Scalar* rate = kRule == Rule::kAdam ? arrays.Scratch(1) : nullptr;
+    if (!arrays.status().ok()) return arrays.status();
     if constexpr (kRule == Rule::kSgd) {
-      ApplySgdCpu<Scalar>({D, w.data, gradient, lr}, threads);
+      status = Apply(device, SgdArgs<Stored>{D, w, gradient, lr});
     } else if constexpr (kRule == Rule::kMomentum) {
-      ApplyMomentumCpu<Scalar>({D, w.data, row(s.accum), gradient, lr, momentum, use_nesterov_},
-                               threads);
+      status = Apply(
+          device, MomentumArgs<Stored>{D, w, row(s.accum), gradient, lr, momentum, use_nesterov_});
     } else {
-      int64_t& count = s.count->flat<int64_t>()(kTarget == Target::kMember ? member : 0);
-      ApplyAdamCpu<Scalar>(
-          {D, w.data, row(s.m), row(s.v), gradient, lr, beta1, beta2, epsilon, &count}, threads);
+      int64_t* count = s.count->flat<int64_t>().data() + (kTarget == Target::kMember ? member : 0);
+      status = Apply(device, AdamArgs<Stored>{D, w, row(s.m), row(s.v), gradient, lr, beta1, beta2,
+                                              epsilon, count, rate});
     }
-    w.RoundInto(s.var, offset, D);
-    return absl::OkStatus();
+    status.Update(arrays.Finish());
+    return status;
   }
-
-  // D elements of a tensor from `offset` on, in the type the core computes in: in place, or a wider
-  // copy of half types.
-  struct Widened {
-    Widened(OpKernelContext* ctx, const Tensor& tensor, int64_t offset, int64_t D) : ctx(ctx) {
-      if constexpr (std::is_same_v<T, Scalar>) {
-        data = const_cast<Scalar*>(tensor.flat<T>().data()) + offset;
-      } else {
-        status = ctx->allocate_temp(tensorflow::DataTypeToEnum<Scalar>::value,
-                                    tensorflow::TensorShape({D}), &copy);
-        if (!status.ok()) return;
-        data = copy.flat<Scalar>().data();
-        Slice(copy.flat<Scalar>(), 0, D).device(ctx->eigen_cpu_device()) =
-            Slice(tensor.flat<T>(), offset, D).template cast<Scalar>();
-      }
-    }
-    void RoundInto(Tensor* tensor, int64_t offset, int64_t D) {
-      if constexpr (!std::is_same_v<T, Scalar>) {
-        Slice(tensor->flat<T>(), offset, D).device(ctx->eigen_cpu_device()) =
-            Slice(copy.flat<Scalar>(), 0, D).template cast<T>();
-      }
-    }
-    template <typename Flat>
-    static auto Slice(Flat flat, int64_t offset, int64_t D) {
-      return flat.slice(Eigen::array<Eigen::Index, 1>{offset}, Eigen::array<Eigen::Index, 1>{D});
-    }
-    OpKernelContext* ctx;
-    Tensor copy;
-    Scalar* data = nullptr;
-    absl::Status status;
-  };
 
   bool use_nesterov_ = false;
 };
 
-#define REGISTER_UPDATE(T, OP, RULE, TARGET)                                       \
-  REGISTER_KERNEL_BUILDER(                                                         \
-      Name("LatePhase>" OP).Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), \
-      ApplyOp<T, Rule::RULE, Target::TARGET>)
-#define REGISTER_CPU(T)                                          \
-  REGISTER_UPDATE(T, "MemberApplySgd", kSgd, kMember);           \
-  REGISTER_UPDATE(T, "MemberApplyMomentum", kMomentum, kMember); \
-  REGISTER_UPDATE(T, "MemberApplyAdam", kAdam, kMember);         \
-  REGISTER_UPDATE(T, "BaseApplySgd", kSgd, kBase);               \
-  REGISTER_UPDATE(T, "BaseApplyMomentum", kMomentum, kBase);     \
-  REGISTER_UPDATE(T, "BaseApplyAdam", kAdam, kBase)
-REGISTER_CPU(float);
-REGISTER_CPU(double);
-REGISTER_CPU(Eigen::half);
-REGISTER_CPU(Eigen::bfloat16);
-#undef REGISTER_CPU
+// All inputs but the gradient are in host memory: handles and scalars.
+#define MEMBER_INPUTS \
+  .HostMemory("var").HostMemory("member").HostMemory("lr").HostMemory("weight_decay")
+#define BASE_INPUTS MEMBER_INPUTS.HostMemory("sum").HostMemory("cycle").HostMemory("scale")
+#define MOMENTUM_INPUTS .HostMemory("accum").HostMemory("momentum")
+#define ADAM_INPUTS        \
+  .HostMemory("m")         \
+      .HostMemory("v")     \
+      .HostMemory("count") \
+      .HostMemory("beta1") \
+      .HostMemory("beta2") \
+      .HostMemory("epsilon")
+#define REGISTER_UPDATE(DEVICE, T, OP, RULE, TARGET, INPUTS)                     \
+  REGISTER_KERNEL_BUILDER(                                                       \
+      Name("LatePhase>" OP).Device(DEVICE::kType).TypeConstraint<T>("T") INPUTS, \
+      ApplyOp<DEVICE, T, Rule::RULE, Target::TARGET>)
+#define REGISTER_TYPE(DEVICE, T)                                                                  \
+  REGISTER_UPDATE(DEVICE, T, "MemberApplySgd", kSgd, kMember, MEMBER_INPUTS);                     \
+  REGISTER_UPDATE(DEVICE, T, "MemberApplyMomentum", kMomentum, kMember,                           \
+                  MEMBER_INPUTS MOMENTUM_INPUTS);                                                 \
+  REGISTER_UPDATE(DEVICE, T, "MemberApplyAdam", kAdam, kMember, MEMBER_INPUTS ADAM_INPUTS);       \
+  REGISTER_UPDATE(DEVICE, T, "BaseApplySgd", kSgd, kBase, BASE_INPUTS);                           \
+  REGISTER_UPDATE(DEVICE, T, "BaseApplyMomentum", kMomentum, kBase, BASE_INPUTS MOMENTUM_INPUTS); \
+  REGISTER_UPDATE(DEVICE, T, "BaseApplyAdam", kAdam, kBase, BASE_INPUTS ADAM_INPUTS)
+LATE_PHASE_FOR_ALL_TYPES(REGISTER_TYPE);
+#undef REGISTER_TYPE
 #undef REGISTER_UPDATE
+#undef ADAM_INPUTS
+#undef MOMENTUM_INPUTS
+#undef BASE_INPUTS
+#undef MEMBER_INPUTS
 
 }  // namespace
 }  // namespace late_phase

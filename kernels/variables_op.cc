@@ -1,7 +1,6 @@
 #include "kernels/variables_op.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,7 +74,8 @@ absl::Status LockedVariables::Get(const char* name, tensorflow::DataType dtype, 
   return absl::InternalError(absl::StrCat(op_, ": no variable `", name, "` was locked"));
 }
 
-absl::Status LockedVariables::MakeWritable(const std::vector<const char*>& names) {
+absl::Status LockedVariables::MakeWritable(const std::vector<const char*>& names,
+                                           const Copy& copy) {
   for (Variable& variable : variables_) {
     if (std::find(names.begin(), names.end(), variable.name) == names.end()) continue;
     Tensor* tensor = variable.var->tensor();
@@ -90,7 +90,10 @@ absl::Status LockedVariables::MakeWritable(const std::vector<const char*>& names
         !status.ok()) {
       return status;
     }
-    std::memcpy(own.data(), tensor->data(), tensor->TotalBytes());
+    if (absl::Status status = copy(tensor->TotalBytes(), tensor->data(), own.data());
+        !status.ok()) {
+      return status;
+    }
     *tensor = own;
   }
   return absl::OkStatus();

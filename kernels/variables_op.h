@@ -8,6 +8,7 @@
 #define LATE_PHASE_KERNELS_VARIABLES_OP_H_
 
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,11 +34,19 @@ class LockedVariables {
   // The value of a locked variable, which must be of this type; DT_INVALID takes any.
   absl::Status Get(const char* name, tensorflow::DataType dtype, tensorflow::Tensor** value);
 
-  // Gives these variables buffers of their own. Call after all checks: the last step before
-  // writing.
-  absl::Status MakeWritable(const std::vector<const char*>& names);
+  // Gives these variables buffers of their own, on a device of kernels/op_arrays.h. Call after all
+  // checks: the last step before writing.
+  template <class Device>
+  absl::Status MakeWritable(const Device& device, const std::vector<const char*>& names) {
+    return MakeWritable(names, [&device](size_t bytes, const void* from, void* to) {
+      return device.Copy(bytes, from, to);
+    });
+  }
 
  private:
+  using Copy = std::function<absl::Status(size_t bytes, const void* from, void* to)>;
+  absl::Status MakeWritable(const std::vector<const char*>& names, const Copy& copy);
+
   struct Variable {
     std::string name;  // of the input
     tensorflow::core::RefCountPtr<tensorflow::Var> var;

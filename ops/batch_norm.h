@@ -23,7 +23,7 @@ struct BatchNormAttrs {
   float momentum = 0.1f;  // the share of this batch in the running statistics
   bool is_training = true;
   std::string activation = "Identity";  // or "Relu"
-  std::string data_format = "NHWC";     // or "NCHW", which the CPU refuses
+  std::string data_format = "NHWC";     // or "NCHW", on a GPU
 };
 
 struct BatchNorm {

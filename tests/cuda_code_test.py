@@ -3,6 +3,8 @@
 import os
 import re
 
+from tools import cuda_report
+
 # Additions and multiplications with their modifiers. Without .rn the driver's compiler may fuse them, too.
 _ARITHMETIC = re.compile(r"\b(?:add|sub|mul|fma|mad)(?:\.\w+)*\.f(?:32|64)\b")
 _ROUNDED = re.compile(r"(?:add|sub|mul)\.rn\.f(?:32|64)")
@@ -28,3 +30,11 @@ def test_members_are_computed_without_fused_multiply_adds():
     # Correctly rounded, as on a CPU, which an approximation need not be.
     assert set(re.findall(r"\b(?:div|sqrt|rcp|rsqrt)\.\w+\.f(?:32|64)\b", ptx)) == {"div.rn.f32", "div.rn.f64", "sqrt.rn.f32", "sqrt.rn.f64"}
     assert ".ftz" not in ptx
+
+
+def test_no_kernel_spills_registers():
+    """On any architecture: `tools/latephase cuda-report` shows what each takes."""
+    reports = os.environ["LATE_PHASE_CUDA_REPORTS"].split()
+    version, kernels = cuda_report.read_reports(reports)
+    assert len(reports) >= 6 and len(kernels) > 500 and {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90"} <= {k["architecture"] for k in kernels}
+    cuda_report.require_no_spills(kernels)

@@ -1,6 +1,8 @@
 """tools/cuda_report.py on what ptxas writes."""
 
+import _ctypes
 import json
+import os
 
 import pytest
 
@@ -33,6 +35,10 @@ def spilling(report):
     return kernels + "    8 bytes stack frame" + last.replace("0 bytes spill stores, 0 bytes spill loads", "8 bytes spill stores, 16 bytes spill loads")
 
 
+# Any shared library will do: this one has no CUDA code.
+LIBRARY = _ctypes.__file__
+
+
 @pytest.fixture
 def report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -51,7 +57,7 @@ def test_reads_kernels_by_architecture(report):
 
 
 def test_table_joins_variants_and_sums_architectures_up(report, capsys):
-    cuda_report.main([str(report)])
+    cuda_report.main(["--library", LIBRARY, str(report)])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["SquaresKernel", "2", "32", "to", "34", "512", "0"] in lines
     assert ["sm_75", "1", "at", "most", "40", "0"] in lines and ["sm_80", "2", "at", "most", "34", "0"] in lines
@@ -70,7 +76,7 @@ def test_names_are_shortened(signature, name, kernel):
 def test_spill_is_an_error_that_names_the_kernel(report):
     report.write_text(spilling(REPORT))
     with pytest.raises(SystemExit) as error:
-        cuda_report.main([str(report)])
+        cuda_report.main(["--library", LIBRARY, str(report)])
     assert "SquaresKernel<double> in member_rows_gpu.cu.cc, sm_80: 24 bytes" in str(error.value)
     assert "spill" in str(error.value) and "Half" not in str(error.value)
 
@@ -80,9 +86,15 @@ def test_write_records_the_figures_and_their_block_of_the_page(report, tmp_path,
     page = tmp_path / "docs" / "gpu.md"
     page.write_text("before\n<!-- output of docs/results/cuda_report.json -->\n```\nold\n```\nafter\n"
                     "<!-- output of docs/results/other.json -->\n```\nkept\n```\n")
-    cuda_report.main(["--write", str(report)])
+    cuda_report.main(["--library", LIBRARY, "--write", str(report)])
     table = capsys.readouterr().out
     assert page.read_text() == (f"before\n<!-- output of docs/results/cuda_report.json -->\n```\n{table}```\nafter\n"
                                 "<!-- output of docs/results/other.json -->\n```\nkept\n```\n")
     results = json.loads((tmp_path / "docs" / "results" / "cuda_report.json").read_text())
     assert "\n".join(cuda_report.render(results)) + "\n" == table
+
+
+def test_library_is_measured(monkeypatch):
+    sections = "  [16] .nv_fatbin        PROGBITS        0000000000256308 256308 b3ebf8 00   A  0   0  8\n"
+    monkeypatch.setattr(cuda_report.subprocess, "run", lambda *_, **__: type("Run", (), {"stdout": sections}))
+    assert cuda_report.library_sizes(LIBRARY) == {"bytes": os.path.getsize(LIBRARY), "cuda_bytes": 0xB3EBF8}

@@ -65,3 +65,19 @@ def test_damaged_library_is_named(tmp_path, content):
     damaged.write_bytes(content)
     with pytest.raises(ImportError, match=f"not a late_phase op library, or a damaged one: {damaged}"):
         loader.build_info(str(damaged))
+
+
+def test_a_driver_that_is_too_old_is_named_once_and_the_cpu_works(tmp_path):
+    """With a stand-in for the driver that serves CUDA 11.4, older than any toolkit we build with."""
+    source = tmp_path / "driver.c"
+    source.write_text("int cuDriverGetVersion(int* version) { *version = 11040; return 0; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source], check=True)
+    program = "import late_phase, tensorflow as tf; v = tf.Variable([[1.0], [3.0]]); print(late_phase.raw_ops.late_phase_collapse(var=v.handle, dtype=tf.float32).numpy())"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True,
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "[2.]"
+    assert run.stderr.count("late_phase: the CUDA driver is too old for the GPU kernels") == 1
+    assert "serves CUDA up to 11.4" in run.stderr

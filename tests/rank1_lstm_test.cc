@@ -349,9 +349,6 @@ TEST(Rank1LstmCudaTest, ErrorsOfProductsEndTheCall) {
 
 class Rank1LstmUnknownToken : public ::testing::TestWithParam<int32_t> {
  protected:
-  void SetUp() override {
-    if (Processors().size() < 2) GTEST_SKIP() << "the CPU core alone";
-  }
   static Executor Cuda() { return {{Processor::kCuda, 2}}; }
 };
 

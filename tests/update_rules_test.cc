@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cuda_elements.h"
+#include "tests/cuda_harness/device_array.h"
 #include "tests/processors.h"
 
 namespace late_phase {
@@ -25,6 +27,7 @@ const char* Name(Rule rule) {
   return kNames[static_cast<int>(rule)];
 }
 
+using cuda_harness::DeviceArray;
 using testing::Name;
 using testing::Processor;
 using testing::Processors;
@@ -337,6 +340,76 @@ INSTANTIATE_TEST_SUITE_P(Rules, UpdateRule,
                            return std::string(Name(std::get<0>(info.param))) +
                                   Name(std::get<1>(info.param));
                          });
+
+// 16-bit types on CUDA: as if all were widened, updated in float by the same core, and w rounded.
+template <typename T>
+class UpdateRuleOf16Bits : public ::testing::Test {};
+using Types16Bits = ::testing::Types<Half, BFloat16>;
+TYPED_TEST_SUITE(UpdateRuleOf16Bits, Types16Bits);
+
+template <typename T>
+std::vector<float> Wide(const DeviceArray<T>& values) {
+  std::vector<float> wide;
+  for (int64_t i = 0; i < values.size(); ++i) wide.push_back(Widened(values[i]));
+  return wide;
+}
+
+template <class Cuda>
+void ExpectNoError(const Executor& executor, const Cuda& cuda) {
+  executor.Run([](const Parallel&) {}, cuda);
+}
+
+TYPED_TEST(UpdateRuleOf16Bits, WeightsAreRoundedOnce) {
+  using T = TypeParam;
+  for (const int64_t D : {1, 31, 32, 33, 257, 3000}) {
+    std::vector<T> start, gradients;
+    for (const double value : Randoms(2 * D, 20)) {
+      (static_cast<int64_t>(start.size()) < D ? start : gradients).push_back(Rounded<T>(value));
+    }
+    const Executor cuda{{Processor::kCuda, static_cast<int>(D % 4)}};
+    for (const Rule rule : {Rule::kSgd, Rule::kMomentum, Rule::kNesterov, Rule::kAdam}) {
+      DeviceArray<T> w(start), grad(gradients);
+      DeviceArray<float> wide_w(Wide(w)), wide_grad(Wide(grad));
+      // Slots and sums of both runs.
+      const std::vector<float> zeros(D);
+      DeviceArray<float> a(zeros), b(zeros), sum(zeros), wide_a(zeros), wide_b(zeros),
+          wide_sum(zeros);
+      int64_t count = 0, wide_count = 0;
+      float rate;
+      const auto step = [&](auto* weights, const auto* gradient, float* sums, float* first,
+                            float* second, int64_t* updates) {
+        using Stored = std::remove_reference_t<decltype(*weights)>;
+        const UpdateGradient<Stored> g{gradient, sums, 0.5f, 0.01f};
+        ExpectNoError(cuda, [&] { return AccumulateGpu<Stored>(D, gradient, sums, nullptr); });
+        if (rule == Rule::kSgd) {
+          ExpectNoError(cuda, [&] { return ApplySgdGpu<Stored>({D, weights, g, 0.1f}, nullptr); });
+        } else if (rule == Rule::kAdam) {
+          ExpectNoError(cuda, [&] {
+            return ApplyAdamGpu<Stored>(
+                {D, weights, first, second, g, 0.1f, 0.9f, 0.99f, 1e-4f, updates, &rate}, nullptr);
+          });
+        } else {
+          ExpectNoError(cuda, [&] {
+            return ApplyMomentumGpu<Stored>(
+                {D, weights, first, g, 0.1f, 0.9f, rule == Rule::kNesterov}, nullptr);
+          });
+        }
+      };
+      for (int i = 0; i < 2; ++i) {
+        step(w.data(), grad.data(), sum.data(), a.data(), b.data(), &count);
+        step(wide_w.data(), wide_grad.data(), wide_sum.data(), wide_a.data(), wide_b.data(),
+             &wide_count);
+        for (int64_t j = 0; j < D; ++j) {
+          ASSERT_EQ(w[j].bits, Rounded<T>(wide_w[j]).bits) << Name(rule) << " " << j;
+          ASSERT_EQ(a[j], wide_a[j]) << Name(rule) << " " << j;
+          ASSERT_EQ(b[j], wide_b[j]) << Name(rule) << " " << j;
+          ASSERT_EQ(sum[j], 0);
+          wide_w.data()[j] = Widened(w[j]);  // the next update starts from what was stored
+        }
+      }
+    }
+  }
+}
 
 // The bias correction of a long run: 1 − βⁿ reaches 1 and stays there.
 TEST(AdamTest, LargeCountsAreFinite) {

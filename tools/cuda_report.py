@@ -84,6 +84,13 @@ def read_reports(paths):
     return version, kernels
 
 
+def library_sizes(path):
+    """Bytes of the op library, and of the CUDA code in it."""
+    sections = subprocess.run(["readelf", "--sections", "--wide", path], capture_output=True, text=True, check=True).stdout
+    cuda = re.search(r"\.nv_fatbin\s+\S+\s+\w+\s+\w+\s+(\w+)", sections)
+    return {"bytes": os.path.getsize(path), "cuda_bytes": int(cuda[1], 16) if cuda else 0}
+
+
 def require_no_spills(kernels):
     spilling = [f"  {k['kernel']} in {k['source']}, {k['architecture']}: {k['spill_bytes']} bytes" for k in kernels if k["spill_bytes"]]
     if spilling:
@@ -91,15 +98,15 @@ def require_no_spills(kernels):
                          "few blocks will do:\n" + "\n".join(spilling))
 
 
-def summary(version, kernels):
-    """What is recorded: every kernel on one architecture, all architectures in short."""
+def summary(version, kernels, library):
+    """What is recorded: the library, every kernel on one architecture, all architectures in short."""
     architectures = []
     for name in sorted({kernel["architecture"] for kernel in kernels}):
         of_this = [kernel for kernel in kernels if kernel["architecture"] == name]
         architectures.append({"architecture": name, "kernels": len(of_this), "most_registers": max(k["registers"] for k in of_this),
                               "spill_bytes": sum(k["spill_bytes"] for k in of_this)})
     listed = [{key: value for key, value in kernel.items() if key != "architecture"} for kernel in kernels if kernel["architecture"] == LISTED]
-    return {"toolkit": version, "architectures": architectures, "kernels": sorted(listed, key=lambda k: (k["source"], k["kernel"]))}
+    return {"toolkit": version, "library": library, "architectures": architectures, "kernels": sorted(listed, key=lambda k: (k["source"], k["kernel"]))}
 
 
 def _between(values):
@@ -112,7 +119,9 @@ def render(results):
     variants = {}
     for kernel in results["kernels"]:
         variants.setdefault((kernel["source"], kernel_of(kernel["kernel"])), []).append(kernel)
-    lines = [f"CUDA {results['toolkit']}, {LISTED}",
+    library = results["library"]
+    lines = [f"_late_phase_ops.so: {library['bytes'] / 1e6:.1f} MB, of which {library['cuda_bytes'] / 1e6:.1f} MB are CUDA code", "",
+             f"CUDA {results['toolkit']}, {LISTED}",
              f"{'kernel':44}{'variants':>10}{'registers':>12}{'shared bytes':>14}{'spilled':>9}"]
     source = None
     for (of, kernel), some in variants.items():
@@ -130,10 +139,11 @@ def render(results):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="tools/latephase cuda-report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help=f"also record the figures in {RECORD} and write the table into {PAGE}")
+    parser.add_argument("--library", required=True, help="the op library, whose size is told")
     parser.add_argument("reports", metavar="REPORT", nargs="*", help="reports of ptxas (default: those of all CUDA cores)")
     options = parser.parse_args(arguments)
     version, kernels = read_reports(options.reports)
-    results = summary(version, kernels)
+    results = summary(version, kernels, library_sizes(options.library))
     lines = render(results)
     print("\n".join(lines))
     if options.write:

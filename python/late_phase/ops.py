@@ -187,7 +187,7 @@ def batch_norm(
       momentum: the share of this batch in the running statistics, in [0, 1]: `new = (1 - momentum) * old + momentum * batch`.
       is_training: whether to normalise by the statistics of this batch, or by the running ones.
       activation: "Identity" or "Relu".
-      data_format: "NHWC", or "NCHW" for [batch, channels, height, width], which the CPU refuses.
+      data_format: "NHWC", or "NCHW" for [batch, channels, height, width], which the CPU refuses and the GPU takes.
       name: a name for the operation.
 
     Returns:

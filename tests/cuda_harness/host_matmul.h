@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda_matmul.h"
+#include "tests/cuda_harness/device_access.h"
 
 namespace late_phase {
 namespace cuda_harness {
@@ -35,6 +36,7 @@ class HostMatmul : public CudaMatmul {
   std::string Multiply(const CudaProduct& p, const T* a, const T* b, T* c) const {
     if (--left_ < 0) return kRefused;
     if (p.m < 0 || p.k < 0 || p.n < 0) return "HostMatmul: a size is negative";
+    const DeviceAccess access;
     std::vector<double> row(p.n);
     for (int64_t i = 0; i < p.m; ++i) {
       for (int64_t j = 0; j < p.n; ++j) row[j] = p.add ? c[i * p.n + j] : 0;

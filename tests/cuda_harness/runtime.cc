@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/cuda_harness/block.h"
+#include "tests/cuda_harness/device_access.h"
 #include "tests/cuda_harness/schedule.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -90,6 +91,7 @@ cudaError_t LaunchThreads(dim3 grid, dim3 block, size_t shared_bytes,
   if (schedule.order == Order::kReverse) std::reverse(blocks.begin(), blocks.end());
   if (schedule.order == Order::kRandom) std::shuffle(blocks.begin(), blocks.end(), random_order);
   gridDim = grid;
+  const DeviceAccess access;
   for (const uint64_t i : blocks) {
     const dim3 index(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
     try {
@@ -141,12 +143,14 @@ cudaError_t cudaFree(void* address) {
 }
 
 cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t) {
+  const late_phase::cuda_harness::DeviceAccess access;
   if (bytes > 0) memset(address, value, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
+  const late_phase::cuda_harness::DeviceAccess access;
   if (bytes > 0) memcpy(to, from, bytes);
   return cudaSuccess;
 }

@@ -113,6 +113,8 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
         srcs = [name + "_objects"],
         hdrs = hdrs,
         linkstatic = True,
+        # An OpKernel depends on a core's header only, so that a linker may meet the core first.
+        alwayslink = True,
         deps = deps + ["@cuda//:runtime"],
         **kwargs
     )

@@ -73,9 +73,10 @@ def tf_binary(name, srcs, deps = [], copts = [], **kwargs):
 def op_kernels(name, deps = [], op_deps = [], by_target = False, same_bits = False):
     """How an op family is computed.
 
-    NAME: the core, from NAME.h and NAME_cpu.cc. NAME_gpu: its CUDA twin, from NAME_gpu.cu.cc if
-    there is one. NAME_shapes: the shapes of inputs and outputs, from NAME_shapes.h if there is one.
-    NAME_op: the OpKernels on top, from NAME_op.cc.
+    NAME: the core, from NAME.h and NAME_cpu.cc. NAME_gpu: its CUDA twin, from NAME_gpu.cu.cc.
+    NAME_shapes: the shapes of inputs and outputs, from NAME_shapes.h if there is one. NAME_op: the
+    OpKernels on top, from NAME_op.cc; whoever links them links NAME_gpu too, or the same source in
+    the CUDA harness.
 
     Args:
       name: of the family.
@@ -99,29 +100,17 @@ def op_kernels(name, deps = [], op_deps = [], by_target = False, same_bits = Fal
             hdrs = shapes,
             deps = [":shape_rules"],
         )
-    gpu_sources = native.glob([name + "_gpu.cu.cc"], allow_empty = True)
-    if gpu_sources:
-        cuda_library(
-            name = name + "_gpu",
-            srcs = gpu_sources,
-            copts = _SAME_BITS_NVCC if same_bits else [],
-            deps = [
-                name,
-                ":cuda_column_sums",
-                ":cuda_elements",
-                ":cuda_launch",
-                ":cuda_reduce",
-                ":cuda_runtime",
-                ":cuda_shared",
-            ],
-        )
-        native.exports_files(gpu_sources)  # to cuda_on_cpu
+    cuda_library(
+        name = name + "_gpu",
+        srcs = [name + "_gpu.cu.cc"],
+        copts = _SAME_BITS_NVCC if same_bits else [],
+        deps = [name, ":cuda_device", ":cuda_runtime"],
+    )
+    native.exports_files([name + "_gpu.cu.cc"])  # to cuda_on_cpu
     tf_library(
         name = name + "_op",
         srcs = [name + "_op.cc"],
-        deps = [name, ":cpu_op"] + op_deps +
-               ([name + "_shapes"] if shapes else []) +
-               ([name + "_gpu"] if gpu_sources else []),
+        deps = [name, ":op_devices"] + op_deps + ([name + "_shapes"] if shapes else []),
         alwayslink = True,
     )
 
@@ -180,24 +169,24 @@ def cuda_on_cpu(name, srcs, hdrs = [], deps = [], same_bits = False):
         hdrs = hdrs,
         copts = ["-Wno-unknown-pragmas"] +  # #pragma unroll
                 (SAME_BITS if same_bits else []),
+        alwayslink = True,  # as a cuda_library is
         deps = deps + [
-            "//kernels:cuda_column_sums",
-            "//kernels:cuda_elements",
-            "//kernels:cuda_launch",
-            "//kernels:cuda_reduce",
-            "//kernels:cuda_shared",
+            "//kernels:cuda_device",
             "//tests/cuda_harness",
         ],
     )
 
-def graph_test(name, srcs, deps = [], copts = [], **kwargs):
-    """A GoogleTest on graphs: links the op library as a user's program does."""
+def graph_test(name, srcs, deps = [], copts = [], with_late_phase = True, **kwargs):
+    """A GoogleTest with TensorFlow: links the op library as a user's program does.
+
+    A test of OpKernels outside of the library sets `with_late_phase` to False and links them itself.
+    """
     native.cc_test(
         name = name,
         srcs = srcs,
         copts = _TF_COPTS + copts,
         linkstatic = True,
-        deps = deps + ["//:late_phase", "@system//:gtest_main"],
+        deps = deps + ["//:late_phase" if with_late_phase else "@tensorflow//:cc", "@system//:gtest_main"],
         **kwargs
     )
 

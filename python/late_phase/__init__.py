@@ -5,6 +5,8 @@ Importing the package loads the op library and registers the gradients of its op
 * `late_phase.ops` has the documented functions, such as `late_phase.ops.rank1_lstm`.
 * `late_phase.raw_ops` is the module that `tf.load_op_library` returned, one function per op with its exact signature.
 * `late_phase.describe()` says what was loaded and what it runs on.
+
+`import late_phase.keras` brings the Keras layers and optimizer.
 """
 
 from late_phase import loader

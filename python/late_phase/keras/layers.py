@@ -1,0 +1,180 @@
+"""Keras layers with members. Each has the options of the Keras layer of its name, and `members`."""
+
+import keras
+import tensorflow as tf
+
+import late_phase
+from late_phase.keras.members import MemberLayer, mean_of_rows, register
+
+
+def _without_members(layer, plain_class):
+    config = layer.get_config()
+    del config["members"]
+    return plain_class.from_config(config)
+
+
+@register
+class Dense(MemberLayer):
+    """`keras.layers.Dense` whose kernel and bias have a row per member: the late-phase head of a network.
+
+    Training uses one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members.
+
+    Args:
+      units: the size of the output.
+      members: K, how many members there are.
+      activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: as in
+        `keras.layers.Dense`; initializers are for one member, with which all start.
+    """
+
+    def __init__(
+        self, units, members, activation=None, use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zeros",
+        kernel_regularizer=None, bias_regularizer=None, **kwargs,
+    ):  # fmt: skip
+        super().__init__(members, **kwargs)
+        self.units = units
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.input_spec = keras.layers.InputSpec(min_ndim=2)
+        self.supports_jit = False
+
+    def build(self, input_shape):
+        inputs = input_shape[-1]
+        self.kernel = self.add_member_weight((inputs, self.units), self.kernel_initializer, name="kernel")
+        self.bias = self.add_member_weight((self.units,), self.bias_initializer, name="bias") if self.use_bias else None
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: inputs})
+        self.built = True
+
+    def call(self, inputs, training=False):
+        kernel = tf.cast(self.row(self.kernel, training), self.compute_dtype)
+        outputs = tf.tensordot(inputs, kernel, axes=1)
+        if self.kernel_regularizer is not None and training:
+            self.add_loss(self.kernel_regularizer(kernel))
+        if self.bias is not None:
+            bias = tf.cast(self.row(self.bias, training), self.compute_dtype)
+            outputs = outputs + bias
+            if self.bias_regularizer is not None and training:
+                self.add_loss(self.bias_regularizer(bias))
+        return self.activation(outputs)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.units)
+
+    def plain_layer(self):
+        return _without_members(self, keras.layers.Dense)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+        }
+
+
+@register
+class BatchNormalization(MemberLayer):
+    """`keras.layers.BatchNormalization` whose scale, offset and moving statistics have a row per member.
+
+    Training normalises by the minibatch and uses and updates the rows of its member, chosen by `LatePhaseOptimizer`;
+    inference uses the mean of the members' rows. One fused op does it.
+
+    Args:
+      members: K, how many members there are.
+      axis: of the channels; the last one only.
+      momentum, epsilon, center, scale, beta_initializer, gamma_initializer, moving_mean_initializer,
+        moving_variance_initializer: as in `keras.layers.BatchNormalization`.
+    """
+
+    def __init__(
+        self, members, axis=-1, momentum=0.99, epsilon=1e-3, center=True, scale=True, beta_initializer="zeros",
+        gamma_initializer="ones", moving_mean_initializer="zeros", moving_variance_initializer="ones", **kwargs,
+    ):  # fmt: skip
+        super().__init__(members, **kwargs)
+        self.axis = axis
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.center = center
+        self.scale = scale
+        self.beta_initializer = keras.initializers.get(beta_initializer)
+        self.gamma_initializer = keras.initializers.get(gamma_initializer)
+        self.moving_mean_initializer = keras.initializers.get(moving_mean_initializer)
+        self.moving_variance_initializer = keras.initializers.get(moving_variance_initializer)
+        self.supports_masking = True
+        self.supports_jit = False
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"`momentum` must be in [0, 1]. Received: momentum={momentum!r}")
+        if not epsilon > 0:
+            raise ValueError(f"`epsilon` must be greater than 0. Received: epsilon={epsilon!r}")
+
+    def build(self, input_shape):
+        if self.axis not in (-1, len(input_shape) - 1):
+            raise ValueError(f"`axis` must be the last one, of the channels. Received: axis={self.axis}, input shape {tuple(input_shape)}")
+        channels = (input_shape[-1],)
+        # Half types are normalised by statistics in float.
+        dtype = "float64" if self.variable_dtype == "float64" else "float32"
+
+        def weight(name, initializer, trainable=True):
+            return self.add_member_weight(channels, initializer, name=name, trainable=trainable, dtype=dtype)
+
+        self.gamma = weight("gamma", self.gamma_initializer) if self.scale else None
+        self.beta = weight("beta", self.beta_initializer) if self.center else None
+        self.moving_mean = weight("moving_mean", self.moving_mean_initializer, trainable=False)
+        self.moving_variance = weight("moving_variance", self.moving_variance_initializer, trainable=False)
+        self.input_spec = keras.layers.InputSpec(ndim=len(input_shape), axes={-1: input_shape[-1]})
+        self.built = True
+
+    def call(self, inputs, training=False, mask=None):
+        if mask is not None and training:
+            raise ValueError("BatchNormalization with members takes no mask in training. Received: mask, from a layer before it")
+        x = tf.reshape(inputs, [-1, inputs.shape[-1]])
+        batch = training and self.trainable  # frozen, it normalises by what it has, as Keras's does
+        read = (lambda v: tf.convert_to_tensor(v.value)) if batch else (lambda v: mean_of_rows(v)[tf.newaxis])
+        mean, variance = read(self.moving_mean), read(self.moving_variance)
+        result = late_phase.raw_ops.late_phase_batch_norm(
+            x=x,
+            scale=tf.ones_like(mean) if self.gamma is None else read(self.gamma),
+            offset=tf.zeros_like(mean) if self.beta is None else read(self.beta),
+            mean=mean,
+            variance=variance,
+            member=self.current_member() if batch else 0,
+            epsilon=self.epsilon,
+            momentum=1 - self.momentum,
+            is_training=batch,
+        )
+        if batch:
+            # Keras's moving variance is of the biased one; its rounding is small beside epsilon, with which alone it is used.
+            biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
+            before = tf.gather(variance, self.current_member())
+            self.write_row(self.moving_mean, result.running_mean)
+            self.write_row(self.moving_variance, before * self.momentum + biased * (1 - self.momentum))
+        outputs = tf.reshape(result.y, tf.shape(inputs))
+        outputs.set_shape(inputs.shape)
+        return outputs
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def plain_layer(self):
+        return _without_members(self, keras.layers.BatchNormalization)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "axis": self.axis,
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+            "center": self.center,
+            "scale": self.scale,
+            "beta_initializer": keras.initializers.serialize(self.beta_initializer),
+            "gamma_initializer": keras.initializers.serialize(self.gamma_initializer),
+            "moving_mean_initializer": keras.initializers.serialize(self.moving_mean_initializer),
+            "moving_variance_initializer": keras.initializers.serialize(self.moving_variance_initializer),
+        }

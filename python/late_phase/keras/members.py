@@ -1,0 +1,101 @@
+"""Weights with a row per member, and which row a minibatch uses.
+
+A late-phase variable is [K, ...]. All its rows are equal until the optimizer spawns the members, so that the mean of the rows
+is what inference wants at any time.
+"""
+
+import weakref
+
+import keras
+import tensorflow as tf
+
+_PACKAGE = "late_phase"
+
+
+def register(cls):
+    """Makes a class known to Keras's saving as late_phase>Name."""
+    return keras.saving.register_keras_serializable(_PACKAGE)(cls)
+
+
+def check_members(members):
+    if isinstance(members, bool) or not isinstance(members, int) or members < 1:
+        raise ValueError(f"`members` must be an integer of at least 1. Received: members={members!r}")
+    return members
+
+
+class _EqualRows(keras.initializers.Initializer):
+    """The rows of a [K, ...] variable, all of them what `row` gives for one."""
+
+    def __init__(self, row):
+        self._row = keras.initializers.get(row)
+
+    def __call__(self, shape, dtype=None):
+        return tf.repeat(keras.ops.expand_dims(self._row(shape[1:], dtype), 0), shape[0], axis=0)
+
+
+def mean_of_rows(variable):
+    """[K, ...] -> [...]: what the members stand for together. Of equal rows it is that row exactly."""
+    rows = tf.convert_to_tensor(variable.value)
+    return rows[0] + tf.reduce_mean(rows - rows[0], axis=0)
+
+
+class MemberLayer(keras.layers.Layer):
+    """A layer some of whose weights have a row per member."""
+
+    def __init__(self, members, **kwargs):
+        super().__init__(**kwargs)
+        self.members = check_members(members)
+        self._optimizer = lambda: None  # a weak reference, once an optimizer is attached
+
+    def add_member_weight(self, shape, initializer, **kwargs):
+        """A weight [K, shape]. The initializer is for one row."""
+        # Not cast as a whole in mixed precision: a call reads one row.
+        variable = self.add_weight(shape=(self.members, *shape), initializer=_EqualRows(initializer), autocast=False, **kwargs)
+        variable.late_phase_members, variable.late_phase_layer = self.members, weakref.ref(self)
+        return variable
+
+    def attach(self, optimizer):
+        """Lets `optimizer` choose the member of a minibatch. `model.compile` leads here by itself."""
+        self._optimizer = weakref.ref(optimizer)
+
+    def attached_optimizer(self):
+        """The optimizer that chooses the member; None outside of training."""
+        model = self._get_call_context().entry_layer
+        optimizer = getattr(model, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+        if optimizer is None or optimizer is self._optimizer():
+            return self._optimizer()
+        if hasattr(optimizer, "attach"):
+            optimizer.attach(model)
+        elif self.members > 1:
+            raise ValueError(
+                "A model with members must be compiled with late_phase.keras.LatePhaseOptimizer, which trains them in turn. "
+                f"Received: members={self.members} in {self.path}, {type(optimizer).__name__} as the optimizer"
+            )
+        return self._optimizer()
+
+    def row(self, variable, training):
+        """The row of a [K, ...] weight that this call uses: the minibatch's member in training, else the mean."""
+        if not training:
+            return mean_of_rows(variable)
+        return tf.gather(variable.value, self.current_member())  # its gradient is the row's alone
+
+    def current_member(self):
+        """int32 []: the member of a training call; 0 without an optimizer that has members."""
+        optimizer = self.attached_optimizer()
+        return tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
+
+    def write_row(self, variable, row):
+        """Writes the current member's row of a state; all rows if there are no members yet."""
+        optimizer = self.attached_optimizer()
+        if optimizer is not None:
+            optimizer.write_row(variable, row)
+        else:
+            variable.assign(tf.repeat(row[tf.newaxis], self.members, axis=0))
+
+    def plain_layer(self):
+        """The Keras layer without members that does what this one does in inference, and the names of weights that it has."""
+        raise NotImplementedError
+
+    def get_config(self):
+        return {**super().get_config(), "members": self.members}

@@ -1,0 +1,322 @@
+"""LatePhaseOptimizer against a plain loop of Algorithm 1, and against the Keras optimizers it wraps."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import late_phase.keras
+
+K, START, CYCLES = 3, 4, 3
+STEPS = START + CYCLES * K + 2  # the last cycle is cut short
+INPUTS, HIDDEN, CLASSES, BATCH = 5, 7, 4, 8
+
+keras.config.set_floatx("float64")
+
+
+def data(steps=STEPS):
+    random = np.random.default_rng(0)
+    return random.normal(size=(steps * BATCH, INPUTS)), random.integers(0, CLASSES, steps * BATCH)
+
+
+def make_model(members=K, seed=1):
+    keras.utils.set_random_seed(seed)
+    head = late_phase.keras.Dense(CLASSES, members=members, name="head") if members else keras.layers.Dense(CLASSES, name="head")
+    return keras.Sequential([keras.Input((INPUTS,)), keras.layers.Dense(HIDDEN, activation="tanh", name="hidden"), head])
+
+
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+# Numbers that a float holds exactly: Keras rounds some hyper-parameters to float on their way into a float64 graph.
+RATE, MOMENTUM, BETA1, BETA2, EPSILON = 0.125, 0.875, 0.875, 1 - 2.0**-10, 2.0**-14
+RULES = {
+    "sgd": lambda: keras.optimizers.SGD(RATE),
+    "momentum": lambda: keras.optimizers.SGD(RATE, momentum=MOMENTUM),
+    "nesterov": lambda: keras.optimizers.SGD(RATE, momentum=MOMENTUM, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(RATE, beta_1=BETA1, beta_2=BETA2, epsilon=EPSILON),
+}
+
+
+class Rule:
+    """The update rules as Keras documents them, on one array."""
+
+    def __init__(self, name):
+        self.name, self.n, self.a, self.b = name, 0, 0.0, 0.0
+
+    def __call__(self, w, g):
+        self.n += 1
+        if self.name == "sgd":
+            return w - RATE * g
+        if self.name == "adam":
+            self.a, self.b = BETA1 * self.a + (1 - BETA1) * g, BETA2 * self.b + (1 - BETA2) * g * g
+            return w - RATE * np.sqrt(1 - BETA2**self.n) / (1 - BETA1**self.n) * self.a / (np.sqrt(self.b) + EPSILON)
+        self.a = MOMENTUM * self.a - RATE * g  # the velocity, which contains the learning rate
+        return w + (MOMENTUM * self.a - RATE * g if self.name == "nesterov" else self.a)
+
+
+def plain_loop(model, base_rule, member_rule, base_scale, steps=STEPS):
+    """Algorithm 1 without noise in numpy: base weights, [members of the head's kernel and bias]."""
+    x, y = data(steps)
+    hidden = [w.numpy() for w in model.get_layer("hidden").weights]
+    rows = [[w.numpy()[0] for w in model.get_layer("head").weights] for _ in range(K)]
+    base_rules, member_rules = [Rule(base_rule) for _ in hidden], [[Rule(member_rule) for _ in rows[0]] for _ in range(K)]
+    sums = [0.0, 0.0]
+    for t in range(steps):
+        if t == START:
+            rows = [[w.copy() for w in rows[0]] for _ in range(K)]
+            member_rules = [[Rule(member_rule) for _ in rows[0]] for _ in range(K)]
+        late = t >= START
+        k = (t - START) % K if late else 0
+        part = slice(t * BATCH, (t + 1) * BATCH)
+        weights = [tf.constant(w) for w in hidden + rows[k]]
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            z = tf.tanh(x[part] @ weights[0] + weights[1]) @ weights[2] + weights[3]
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y[part], z))
+        gradients = [g.numpy() for g in tape.gradient(loss, weights)]
+        rows[k] = [rule(w, g) for rule, w, g in zip(member_rules[k], rows[k], gradients[2:])]
+        sums = [total + g for total, g in zip(sums, gradients)]
+        if not late or k == K - 1:
+            hidden = [rule(w, (base_scale if late else 1) * g) for rule, w, g in zip(base_rules, hidden, sums)]
+            sums = [0.0, 0.0]
+    return hidden, rows
+
+
+def expect_equal(model, hidden, rows, tolerance=1e-10):
+    for weight, expected in zip(model.get_layer("hidden").weights, hidden):
+        np.testing.assert_allclose(weight.numpy(), expected, rtol=0, atol=tolerance)
+    for i, weight in enumerate(model.get_layer("head").weights):
+        np.testing.assert_allclose(weight.numpy(), np.stack([row[i] for row in rows]), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("base, member", [("sgd", "sgd"), ("momentum", "adam"), ("nesterov", "nesterov"), ("adam", "adam"), ("adam", "sgd")])
+@pytest.mark.parametrize("base_scale", [1.0, 1 / K])
+def test_fit_equals_the_plain_loop(base, member, base_scale):
+    model = make_model()
+    hidden, rows = plain_loop(model, base, member, base_scale)
+    optimizer = late_phase.keras.LatePhaseOptimizer(RULES[base](), RULES[member](), members=K, start=START, base_scale=base_scale)
+    model.compile(optimizer, LOSS)
+    x, y = data()
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    expect_equal(model, hidden, rows)
+
+
+def test_member_none_follows_the_base():
+    model = make_model()
+    hidden, rows = plain_loop(model, "adam", "adam", 1.0)
+    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["adam"](), members=K, start=START), LOSS)
+    x, y = data()
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    expect_equal(model, hidden, rows)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
+def test_custom_loop_equals_the_plain_loop(compiled):
+    model = make_model()
+    hidden, rows = plain_loop(model, "nesterov", "adam", 1.0)
+    optimizer = late_phase.keras.LatePhaseOptimizer(RULES["nesterov"](), RULES["adam"](), members=K, start=START)
+    optimizer.build(model.trainable_variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = LOSS(y, model(x, training=True))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    step = tf.function(step) if compiled else step
+    x, y = data()
+    for t in range(STEPS):
+        part = slice(t * BATCH, (t + 1) * BATCH)
+        step(tf.constant(x[part]), tf.constant(y[part]))
+    expect_equal(model, hidden, rows)
+
+
+WRAPPED = {
+    "sgd with decay and clipping": lambda rate: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=1e-2, clipnorm=0.5),
+    "adam with epsilon": lambda rate: keras.optimizers.Adam(rate, epsilon=1e-3),
+    "adamw": lambda rate: keras.optimizers.AdamW(rate, weight_decay=0.1, global_clipnorm=0.3),
+    "rmsprop": lambda rate: keras.optimizers.RMSprop(rate, momentum=0.5),
+    "nadam": lambda rate: keras.optimizers.Nadam(rate),
+    "adagrad": lambda rate: keras.optimizers.Adagrad(rate),
+}
+
+
+@pytest.mark.parametrize("rate", [0.05, keras.optimizers.schedules.CosineDecay(0.1, STEPS)], ids=["constant", "cosine"])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_one_member_equals_the_wrapped_optimizer(name, rate):
+    x, y = data()
+    plain, wrapped = make_model(members=0), make_model(members=1)
+    for weight, other in zip(plain.weights, wrapped.weights):
+        weight.assign(other.numpy().reshape(weight.shape))
+    plain.compile(WRAPPED[name](rate), LOSS)
+    wrapped.compile(late_phase.keras.LatePhaseOptimizer(WRAPPED[name](rate), members=1), LOSS)
+    for model in (plain, wrapped):
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    for weight, other in zip(plain.weights, wrapped.weights):
+        np.testing.assert_allclose(other.numpy().reshape(weight.shape), weight.numpy(), rtol=0, atol=1e-10)
+
+
+def train(model, steps, first=0):
+    x, y = data()
+    for t in range(first, steps):
+        part = slice(t * BATCH, (t + 1) * BATCH)
+        model.train_on_batch(x[part], y[part])
+
+
+def compiled(members=K, **options):
+    model = make_model(members)
+    options = {"members": members, "start": START, "sigma": 0.25, **options}
+    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["adam"](), RULES["nesterov"](), **options), LOSS)
+    return model
+
+
+def test_noise_is_of_each_members_own_and_of_the_seed():
+    rows = {}
+    for seed in (0, 0, 1):
+        model = compiled(seed=seed)
+        train(model, START)
+        kernel = model.get_layer("head").kernel.numpy()
+        assert len({row.tobytes() for row in kernel}) == K
+        rows.setdefault(seed, []).append(kernel)
+    np.testing.assert_array_equal(rows[0][0], rows[0][1])
+    assert not np.allclose(rows[0][0], rows[1][0])
+
+
+def test_rows_are_one_member_before_start():
+    model = compiled()
+    train(model, START - 1)
+    kernel = model.get_layer("head").kernel.numpy()
+    np.testing.assert_array_equal(kernel, np.broadcast_to(kernel[0], kernel.shape))
+
+
+def test_inference_uses_the_mean_of_the_members():
+    model = compiled()
+    train(model, STEPS)
+    x, _ = data()
+    hidden, head = model.get_layer("hidden"), model.get_layer("head")
+    kernel, bias = head.kernel.numpy().mean(axis=0), head.bias.numpy().mean(axis=0)
+    np.testing.assert_allclose(model.predict(x, verbose=0), hidden(x).numpy() @ kernel + bias, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("saved_after", [START - 2, START, START + 1, START + K + 2])
+def test_a_saved_model_goes_on_as_if_it_had_never_stopped(tmp_path, saved_after):
+    whole = compiled()
+    train(whole, STEPS)
+    first = compiled()
+    train(first, saved_after)
+    first.save(tmp_path / "model.keras")
+    second = keras.models.load_model(tmp_path / "model.keras")
+    assert int(second.optimizer.member.numpy()) == int(first.optimizer.member.numpy())
+    train(second, STEPS, saved_after)
+    for weight, expected in zip(second.weights, whole.weights):
+        np.testing.assert_array_equal(weight.numpy(), expected.numpy())
+
+
+def test_state_is_counted_once_and_holds_no_weights():
+    model = compiled()
+    train(model, 1)
+    names = [variable.path for variable in model.optimizer.variables]
+    assert len(names) == len({id(variable) for variable in model.optimizer.variables})
+    assert not {weight.path for weight in model.weights} & set(names)
+    rows = {"members_iteration", "members_kernel_momentum", "members_bias_momentum"}
+    assert {name for name in names if name.startswith("members_")} == rows
+    assert sum(name.endswith("_sum") for name in names) == 2 and sum(name.startswith("adam") for name in names) == 5
+    assert len(names) == 2 + 2 + 3 + 2 + 5  # t and its rate, member and its rate, the rows, the sums, Adam's
+
+
+def test_learning_rate_is_settable_and_counts_minibatches():
+    model = compiled()
+    train(model, 2)
+    model.optimizer.learning_rate = 0.0
+    before = model.get_layer("hidden").kernel.numpy()
+    train(model, START + K, 2)
+    np.testing.assert_array_equal(model.get_layer("hidden").kernel.numpy(), before)
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([START + K - 1], [0.0, 0.5])
+    model = make_model()
+    model.compile(late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(schedule), members=K, start=START), LOSS)
+    before = model.get_layer("hidden").kernel.numpy()
+    train(model, START + K)
+    np.testing.assert_array_equal(model.get_layer("hidden").kernel.numpy(), before)
+    train(model, START + 2 * K, START + K)
+    assert not np.array_equal(model.get_layer("hidden").kernel.numpy(), before)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (dict(members=0), "`members` must be an integer of at least 1. Received: members=0"),
+    (dict(members=2.0), "`members` must be an integer of at least 1"),
+    (dict(start=-1), "`start` must be an integer of at least 0. Received: start=-1"),
+    (dict(sigma=-0.1), "`sigma` must be at least 0. Received: sigma=-0.1"),
+    (dict(base_scale=0.0), "`base_scale` must be in \\(0, 1\\]. Received: base_scale=0.0"),
+    (dict(member="adam"), "`member` must be a Keras optimizer. Received: member='adam'"),
+    (dict(clipnorm=1.0), "Options of an optimizer belong to `base` and `member`. Received: clipnorm"),
+])
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), **arguments)
+
+
+def test_one_optimizer_for_both_is_refused():
+    both = RULES["sgd"]()
+    with pytest.raises(ValueError, match="`member` must be an optimizer of its own"):
+        late_phase.keras.LatePhaseOptimizer(both, both)
+
+
+def test_an_optimizer_that_has_trained_is_refused():
+    used = RULES["sgd"]()
+    used.build([keras.Variable([1.0])])
+    with pytest.raises(ValueError, match="`base` must be an optimizer that has not trained yet"):
+        late_phase.keras.LatePhaseOptimizer(used)
+
+
+def test_other_members_in_a_layer_are_refused():
+    model = make_model(members=2)
+    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=3), LOSS)
+    with pytest.raises(ValueError, match="members=3 in the optimizer, members=2 in .*head/kernel"):
+        train(model, 1)
+
+
+def test_a_model_without_members_is_refused():
+    model = make_model(members=0)
+    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=3), LOSS)
+    with pytest.raises(ValueError, match="There must be a weight with members to train"):
+        train(model, 1)
+
+
+def test_start_is_fixed():
+    optimizer = late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), start=3)
+    with pytest.raises(AttributeError):
+        optimizer.start = 4
+
+
+def test_sparse_gradients_of_base_weights_are_refused():
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 3, name="table"), keras.layers.Flatten(),
+                              late_phase.keras.Dense(CLASSES, members=K)])
+    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=K), LOSS)
+    with pytest.raises(ValueError, match="must be dense.*Received: a sparse gradient of .*table/embeddings"):
+        model.train_on_batch(np.zeros((4, 2), np.int32), np.zeros(4, np.int32))
+
+
+def test_another_optimizer_is_refused():
+    model = make_model()
+    model.compile(RULES["sgd"](), LOSS)
+    with pytest.raises(ValueError, match="must be compiled with late_phase.keras.LatePhaseOptimizer.*members=3 in .*head.*SGD as the optimizer"):
+        train(model, 1)
+
+
+def test_a_loop_that_does_not_build_first_is_refused():
+    model = make_model()
+    optimizer = late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=K)
+    x, y = data(1)
+    with tf.GradientTape() as tape:
+        loss = LOSS(y, model(x, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    with pytest.raises(ValueError, match="call optimizer.build\\(model.trainable_variables\\). Received: .*head/kernel"):
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+def test_a_model_may_be_compiled_anew():
+    model = compiled()
+    train(model, 2)
+    first = model.optimizer
+    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=K, start=1), LOSS)
+    train(model, 3)
+    assert int(model.optimizer.member.numpy()) == 2 and int(first.member.numpy()) == 0

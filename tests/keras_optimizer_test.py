@@ -270,15 +270,17 @@ def test_an_optimizer_that_has_trained_is_refused():
 def test_other_members_in_a_layer_are_refused():
     model = make_model(members=2)
     model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=3), LOSS)
-    with pytest.raises(ValueError, match="members=3 in the optimizer, members=2 in .*head/kernel"):
-        train(model, 1)
+    for _ in range(2):  # nothing is half-built after the first time
+        with pytest.raises(ValueError, match="members=3 in the optimizer, members=2 in .*head/kernel"):
+            train(model, 1)
 
 
 def test_a_model_without_members_is_refused():
     model = make_model(members=0)
     model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=3), LOSS)
-    with pytest.raises(ValueError, match="There must be a weight with members to train"):
-        train(model, 1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="There must be a weight with members to train"):
+            train(model, 1)
 
 
 def test_start_is_fixed():

@@ -101,7 +101,6 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             self._build(list(variables))
 
     def _build(self, variables):
-        super().build(variables)
         late = [v for v in variables if hasattr(v, "late_phase_members")]
         for variable in late:
             if variable.late_phase_members != self.members:
@@ -109,12 +108,14 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                     f"`members` must be the same in the optimizer and in all layers. Received: members={self.members} in the optimizer, "
                     f"members={variable.late_phase_members} in {variable.path}"
                 )
-            variable.late_phase_layer().attach(self)
         if self.members > 1 and not late:
             raise ValueError(
                 "There must be a weight with members to train: use layers of late_phase.keras in the model, or members=1. "
                 f"Received: {len(variables)} variables without members"
             )
+        super().build(variables)
+        for variable in late:
+            variable.late_phase_layer().attach(self)
         self._parts.late_variables = late
         self._parts.base_variables = [v for v in variables if not hasattr(v, "late_phase_members")]
         # The members' optimizer works on one row of everything, to which a member's rows are brought and taken back.

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/blas_product.h"
 #include "kernels/gpu_op.h"
 #include "tensorflow/core/kernels/numeric_options_utils.h"
 #include "xla/stream_executor/blas.h"
@@ -43,19 +44,19 @@ class BlasMatmul : public CudaMatmul {
     }
     se::blas::BlasSupport* blas = stream_->parent()->AsBlas();
     if (blas == nullptr) return "TensorFlow has no BLAS for this GPU";
-    // BLAS counts by columns: what it takes for Cᵀ = Bᵀ·Aᵀ is C = A·B by rows.
-    const auto transpose = [](bool by_rows) {
-      return by_rows ? se::blas::Transpose::kTranspose : se::blas::Transpose::kNoTranspose;
+    const BlasProduct by_columns(p);
+    const auto transpose = [](bool transposed) {
+      return transposed ? se::blas::Transpose::kTranspose : se::blas::Transpose::kNoTranspose;
     };
     const T alpha = 1, beta = p.add ? 1 : 0;
     const se::DeviceAddressBase left(const_cast<T*>(b), p.k * p.n * sizeof(T));
     const se::DeviceAddressBase right(const_cast<T*>(a), p.m * p.k * sizeof(T));
     se::DeviceAddressBase result(c, p.m * p.n * sizeof(T));
-    const absl::Status status =
-        blas->DoBlasGemm(stream_, transpose(p.transpose_b), transpose(p.transpose_a), p.n, p.m, p.k,
-                         se::blas::ToDataType<T>::value, &alpha, left, p.transpose_b ? p.k : p.n,
-                         right, p.transpose_a ? p.m : p.k, &beta, &result, p.n,
-                         tensorflow::GetNumericOptions(), se::blas::CallContext::kNone);
+    const absl::Status status = blas->DoBlasGemm(
+        stream_, transpose(by_columns.transpose_left), transpose(by_columns.transpose_right),
+        by_columns.m, by_columns.n, by_columns.k, se::blas::ToDataType<T>::value, &alpha, left,
+        by_columns.left_stride, right, by_columns.right_stride, &beta, &result,
+        by_columns.result_stride, tensorflow::GetNumericOptions(), se::blas::CallContext::kNone);
     return status.ok() ? "" : std::string(status.message());
   }
 

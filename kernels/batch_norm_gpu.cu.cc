@@ -35,6 +35,7 @@
 
 #include "kernels/batch_norm.h"
 #include "kernels/cuda_elements.h"
+#include "kernels/cuda_for_elements.h"
 #include "kernels/cuda_launch.h"
 #include "kernels/cuda_shared.h"
 
@@ -451,7 +452,7 @@ std::string LaunchFor(const BatchNormShape& shape, std::initializer_list<const T
   constexpr int kLanes = kWidestPack<T>;
   const bool planes = shape.plane != 1;
   bool packs = (planes ? shape.plane : shape.C) % kLanes == 0;
-  for (const T* array : arrays) packs = packs && reinterpret_cast<uintptr_t>(array) % 16 == 0;
+  for (const T* array : arrays) packs = packs && IsAligned<kLanes>(array);
   if (planes) return packs ? launch(Deal<kLanes, true>(shape)) : launch(Deal<1, true>(shape));
   return packs ? launch(Deal<kLanes, false>(shape)) : launch(Deal<1, false>(shape));
 }

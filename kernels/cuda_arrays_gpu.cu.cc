@@ -5,6 +5,7 @@
 #include "kernels/cuda_arrays.h"
 #include "kernels/cuda_elements.h"
 #include "kernels/cuda_for_elements.h"
+#include "kernels/cuda_launch.h"
 
 namespace late_phase {
 namespace {
@@ -31,12 +32,6 @@ std::string ConvertAll(int64_t size, const From* from, To* to, CudaStream stream
   return ForElements<kLanes>("Convert", size, aligned, Convert<From, To>{from, to}, stream);
 }
 
-std::string Message(const char* what, cudaError_t error) {
-  if (error == cudaSuccess) return "";
-  cudaGetLastError();  // it is reported here, and not once more by whoever asks next
-  return std::string(what) + ": " + cudaGetErrorString(error);
-}
-
 }  // namespace
 
 template <typename T>
@@ -51,12 +46,13 @@ std::string RoundGpu(int64_t size, const float* from, T* to, CudaStream stream) 
 
 std::string CopyGpu(size_t bytes, const void* from, void* to, CudaStream stream) {
   if (bytes == 0) return "";
-  return Message("CUDA copy", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
+  return CudaErrorText("CUDA copy",
+                       cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
 }
 
 std::string ZeroGpu(size_t bytes, void* to, CudaStream stream) {
   if (bytes == 0) return "";
-  return Message("CUDA memset", cudaMemsetAsync(to, 0, bytes, stream));
+  return CudaErrorText("CUDA memset", cudaMemsetAsync(to, 0, bytes, stream));
 }
 
 template std::string WidenGpu(int64_t, const Half*, float*, CudaStream);

@@ -13,6 +13,14 @@
 
 namespace late_phase {
 
+// Empty for success, else what went wrong. Takes the error back from the runtime: it is reported
+// here, and not once more by whoever asks next.
+inline std::string CudaErrorText(const std::string& what, cudaError_t error) {
+  if (error == cudaSuccess) return "";
+  cudaGetLastError();
+  return what + ": " + cudaGetErrorString(error);
+}
+
 struct KernelLaunch {
   const char* name;  // of the kernel, for messages
   dim3 grid, block;
@@ -32,9 +40,7 @@ template <typename... Parameters, typename... Arguments>
                                 launch.stream);
       },
       values);
-  if (error == cudaSuccess) return "";
-  cudaGetLastError();  // it is reported here, and not once more by whoever asks next
-  return std::string("CUDA kernel ") + launch.name + ": " + cudaGetErrorString(error);
+  return CudaErrorText(std::string("CUDA kernel ") + launch.name, error);
 }
 
 // The grid for `blocks` blocks' work in a grid-stride loop: no more than the device runs at once,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -22,7 +23,7 @@
 namespace late_phase {
 namespace testing {
 
-std::string failing_matmul;
+int64_t gpu_products = std::numeric_limits<int64_t>::max();
 
 namespace {
 
@@ -85,18 +86,6 @@ class HarnessGpu : public tensorflow::DeviceBase {
 
  private:
   tensorflow::DeviceAttributes attributes_;
-};
-
-class FailingMatmul : public cuda_harness::HostMatmul {
- public:
-  std::string Run(const CudaProduct& product, const float* a, const float* b,
-                  float* c) const override {
-    return failing_matmul.empty() ? HostMatmul::Run(product, a, b, c) : failing_matmul;
-  }
-  std::string Run(const CudaProduct& product, const double* a, const double* b,
-                  double* c) const override {
-    return failing_matmul.empty() ? HostMatmul::Run(product, a, b, c) : failing_matmul;
-  }
 };
 
 // A tensor's values in memory of another allocator. Both must be within reach.
@@ -209,7 +198,7 @@ KernelResult RunKernel(const std::string& device_type, const KernelCall& call) {
 
 // What kernels/gpu_stream.cc is in the library.
 GpuStream StreamOf(tensorflow::OpKernelContext*) {
-  return {nullptr, std::make_unique<testing::FailingMatmul>()};
+  return {nullptr, std::make_unique<cuda_harness::HostMatmul>(testing::gpu_products)};
 }
 
 }  // namespace late_phase

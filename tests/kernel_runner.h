@@ -39,8 +39,8 @@ struct KernelResult {
 // `device` is "CPU" or "GPU". All tensors given and returned are in host memory.
 KernelResult RunKernel(const std::string& device, const KernelCall& call);
 
-// The matrix products of the GPU fail with this text, unless it is empty.
-extern std::string failing_matmul;
+// After so many matrix products in a call, the GPU refuses further ones (HostMatmul::kRefused).
+extern int64_t gpu_products;
 
 }  // namespace testing
 }  // namespace late_phase

@@ -13,13 +13,14 @@
 
 #include "gtest/gtest.h"
 #include "tests/cuda_harness/host_matmul.h"
+#include "tests/cuda_harness/unwritten.h"
 #include "tests/processors.h"
 #include "tests/rank1_lstm_cases.h"
-#include "tests/unwritten.h"
 
 namespace late_phase {
 namespace {
 
+using cuda_harness::Unwritten;
 using testing::Cast;
 using testing::kTolerance;
 using testing::LstmCase;
@@ -29,7 +30,6 @@ using testing::Name;
 using testing::Processor;
 using testing::Processors;
 using testing::RelativeError;
-using testing::Unwritten;
 
 struct Executor : testing::Executor {
   int64_t ForwardWorkspace(const Rank1LstmShape& shape, LstmInputForm form, bool training) const {
@@ -130,7 +130,7 @@ struct CoreRun {
   }
 
   static void ExpectWritten(std::initializer_list<const Array*> outputs) {
-    for (const Array* output : outputs) EXPECT_EQ(testing::FirstUnwritten(*output), "");
+    for (const Array* output : outputs) EXPECT_EQ(cuda_harness::FirstUnwritten(*output), "");
   }
 
   int64_t T_, N, C, H;

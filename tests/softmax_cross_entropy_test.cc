@@ -12,13 +12,14 @@
 
 #include "gtest/gtest.h"
 #include "tests/cuda_harness/host_matmul.h"
+#include "tests/cuda_harness/unwritten.h"
 #include "tests/processors.h"
 #include "tests/softmax_cross_entropy_cases.h"
-#include "tests/unwritten.h"
 
 namespace late_phase {
 namespace {
 
+using cuda_harness::Unwritten;
 using testing::Cast;
 using testing::kTolerance;
 using testing::MakeSoftmaxProblem;
@@ -29,7 +30,6 @@ using testing::RelativeError;
 using testing::SoftmaxCase;
 using testing::SoftmaxProblem;
 using testing::SoftmaxReference;
-using testing::Unwritten;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -79,7 +79,7 @@ struct CoreRun {
     executor.Backward<T>({shape, features.data(), kernel.data(), dlogits.data(), grad.data(),
                           dfeatures.data(), dkernel.data(), dbias.data(), workspace.data()});
     for (const Array* output : {&loss, &dlogits, &dfeatures, &dkernel, &dbias}) {
-      EXPECT_EQ(testing::FirstUnwritten(*output), "");
+      EXPECT_EQ(cuda_harness::FirstUnwritten(*output), "");
     }
   }
 

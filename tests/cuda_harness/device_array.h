@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/cuda_harness/unwritten.h"
+
 namespace late_phase {
 namespace cuda_harness {
 
@@ -30,17 +32,7 @@ class DeviceArray {
   int64_t size() const { return size_; }
 
   // Empty if a kernel has written every element, else which it has not.
-  std::string Unwritten() const {
-    T pattern;
-    std::memset(static_cast<void*>(&pattern), 0xFF, sizeof(T));
-    for (int64_t i = 0; i < size_; ++i) {
-      if (std::memcmp(static_cast<const void*>(data_ + i), &pattern, sizeof(T)) == 0) {
-        return "element " + std::to_string(i) + " of " + std::to_string(size_) +
-               " is expected to be written";
-      }
-    }
-    return "";
-  }
+  std::string Unwritten() const { return FirstUnwritten(data_, size_); }
 
  private:
   int64_t size_;

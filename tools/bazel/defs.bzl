@@ -9,6 +9,15 @@ Python, has exactly one copy of them.
 load("@tensorflow//:flags.bzl", "TF_COPTS")
 load("//tools/bazel:cuda.bzl", "cuda_library")
 
+# Op families: each has a stanza in kernels/BUILD, in ops/BUILD and in tests/BUILD.
+FAMILIES = [
+    "batch_norm",
+    "member_rows",
+    "rank1_lstm",
+    "softmax_cross_entropy",
+    "update_rules",
+]
+
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
 _CORE_COPTS = _WARNINGS + select({
@@ -175,6 +184,31 @@ def cuda_on_cpu(name, srcs, hdrs = [], deps = [], same_bits = False):
             "//tests/cuda_harness",
         ],
     )
+
+def core_family_tests(name, deps = [], same_bits = False):
+    """The cores of an op family, from NAME_test.cc.
+
+    NAME_cuda: the CUDA core in the harness. NAME_TARGET_test: the same cases for every instruction set,
+    "native" being the best the machine has, and for the CUDA core.
+
+    Args:
+      name: of the family.
+      deps: what the test needs besides the cores and tests/processors.h.
+      same_bits: as the family's op_kernels have it.
+    """
+    cuda_on_cpu(
+        name = name + "_cuda",
+        srcs = ["//kernels:%s_gpu.cu.cc" % name],
+        same_bits = same_bits,
+        deps = ["//kernels:" + name],
+    )
+    for target in ["native", "avx2", "baseline"]:
+        core_test(
+            name = "%s_%s_test" % (name, target),
+            srcs = [name + "_test.cc"],
+            env = {} if target == "native" else {"LATE_PHASE_CPU": target},
+            deps = deps + [":processors", ":%s_cuda" % name, "//kernels:" + name, "//tests/cuda_harness"],
+        )
 
 def graph_test(name, srcs, deps = [], copts = [], with_late_phase = True, **kwargs):
     """A GoogleTest with TensorFlow: links the op library as a user's program does.

@@ -136,6 +136,7 @@ class BatchNormalization(MemberLayer):
             raise ValueError("BatchNormalization with members takes no mask in training. Received: mask, from a layer before it")
         x = tf.reshape(inputs, [-1, inputs.shape[-1]])
         batch = training and self.trainable  # frozen, it normalises by what it has, as Keras's does
+        member = self.current_member() if batch else tf.constant(0)
         read = (lambda v: tf.convert_to_tensor(v.value)) if batch else (lambda v: mean_of_rows(v)[tf.newaxis])
         mean, variance = read(self.moving_mean), read(self.moving_variance)
         result = late_phase.raw_ops.late_phase_batch_norm(
@@ -144,7 +145,7 @@ class BatchNormalization(MemberLayer):
             offset=tf.zeros_like(mean) if self.beta is None else read(self.beta),
             mean=mean,
             variance=variance,
-            member=self.current_member() if batch else 0,
+            member=member,
             epsilon=self.epsilon,
             momentum=1 - self.momentum,
             is_training=batch,
@@ -152,7 +153,7 @@ class BatchNormalization(MemberLayer):
         if batch:
             # Keras's moving variance is of the biased one; its rounding is small beside epsilon, with which alone it is used.
             biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
-            before = tf.gather(variance, self.current_member())
+            before = tf.gather(variance, member)
             self.write_row(self.moving_mean, result.running_mean)
             self.write_row(self.moving_variance, before * self.momentum + biased * (1 - self.momentum))
         outputs = tf.reshape(result.y, tf.shape(inputs))

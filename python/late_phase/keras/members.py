@@ -94,7 +94,7 @@ class MemberLayer(keras.layers.Layer):
             variable.assign(tf.repeat(row[tf.newaxis], self.members, axis=0))
 
     def plain_layer(self):
-        """The Keras layer without members that does what this one does in inference, and the names of weights that it has."""
+        """The Keras layer without members that does what this one does in inference."""
         raise NotImplementedError
 
     def get_config(self):

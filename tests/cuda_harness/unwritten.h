@@ -1,0 +1,46 @@
+// Arrays for a core to write: what it leaves out shows, also where NaN is the right answer.
+#ifndef LATE_PHASE_TESTS_CUDA_HARNESS_UNWRITTEN_H_
+#define LATE_PHASE_TESTS_CUDA_HARNESS_UNWRITTEN_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace late_phase {
+namespace cuda_harness {
+
+// Every byte is 0xFF: in every floating-point type a NaN that no arithmetic makes.
+template <typename T>
+T UnwrittenValue() {
+  T value;
+  std::memset(static_cast<void*>(&value), 0xFF, sizeof(T));
+  return value;
+}
+
+template <typename T>
+std::vector<T> Unwritten(int64_t size) {
+  return std::vector<T>(size, UnwrittenValue<T>());
+}
+
+// Empty if every element has been written, else which has not.
+template <typename T>
+std::string FirstUnwritten(const T* array, int64_t size) {
+  const T mark = UnwrittenValue<T>();
+  for (int64_t i = 0; i < size; ++i) {
+    if (std::memcmp(static_cast<const void*>(array + i), &mark, sizeof(T)) == 0) {
+      return "element " + std::to_string(i) + " of " + std::to_string(size) +
+             " is expected to be written";
+    }
+  }
+  return "";
+}
+template <typename T>
+std::string FirstUnwritten(const std::vector<T>& array) {
+  return FirstUnwritten(array.data(), array.size());
+}
+
+}  // namespace cuda_harness
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_TESTS_CUDA_HARNESS_UNWRITTEN_H_

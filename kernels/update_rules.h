@@ -59,6 +59,12 @@ struct MomentumArgs {
   UpdateGradient<T> gradient;
   Scalar lr, momentum;
   bool use_nesterov;
+  bool lr_in_accum = false;  // as Keras has it
+
+  // The factors of a gradient on its way into accum, and of a step on its way into w. For the
+  // cores.
+  Scalar gradient_rate() const { return lr_in_accum ? lr : Scalar(1); }
+  Scalar step_rate() const { return lr_in_accum ? Scalar(1) : lr; }
 };
 
 template <typename T>
@@ -83,6 +89,9 @@ std::string ApplySgdGpu(const SgdArgs<T>& args, CudaStream stream);
 // accum ← momentum · accum + g
 // w ← w − lr · accum, or with Nesterov's look-ahead w ← w − lr · (g + momentum · accum)
 // (TensorFlow's ResourceApplyMomentum)
+// With lr_in_accum: accum ← momentum · accum + lr · g, and w ← w − accum, or with the look-ahead
+// w ← w − (lr · g + momentum · accum). Then a step in flight keeps the lr it was made with.
+// (Keras's SGD, whose momentum is −accum)
 template <typename T>
 void ApplyMomentumCpu(const MomentumArgs<T>& args, const Parallel& parallel);
 template <typename T>

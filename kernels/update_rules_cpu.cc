@@ -65,16 +65,18 @@ void SgdBlock(const SgdArgs<T>& args, int64_t begin, int64_t end) {
 template <typename T>
 void MomentumBlock(const MomentumArgs<T>& args, int64_t begin, int64_t end) {
   const UpdateGradient<T> g = args.gradient;
-  const T lr = args.lr, momentum = args.momentum;
+  const T gradient_rate = args.gradient_rate(), step_rate = args.step_rate(),
+          momentum = args.momentum;
   const bool use_nesterov = args.use_nesterov;
   ForVectors(begin, end, Arrays<T>{g.grad, g.sum, args.w, {args.accum, nullptr}},
              [=](auto d, const Arrays<T>& a, int64_t i) HWY_ATTR {
                const auto w = hn::LoadU(d, a.w + i), rho = hn::Set(d, momentum);
-               const auto gradient = ReadGradient(d, a, i, g.scale, g.weight_decay, w);
+               const auto gradient = hn::Mul(hn::Set(d, gradient_rate),
+                                             ReadGradient(d, a, i, g.scale, g.weight_decay, w));
                const auto accum = hn::MulAdd(rho, hn::LoadU(d, a.slots[0] + i), gradient);
                const auto step = use_nesterov ? hn::MulAdd(rho, accum, gradient) : accum;
                hn::StoreU(accum, d, a.slots[0] + i);
-               hn::StoreU(hn::NegMulAdd(hn::Set(d, lr), step, w), d, a.w + i);
+               hn::StoreU(hn::NegMulAdd(hn::Set(d, step_rate), step, w), d, a.w + i);
              });
 }
 

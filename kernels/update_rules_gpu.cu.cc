@@ -62,14 +62,14 @@ struct MomentumRule {
   static constexpr bool kHasWeights = true;
   static constexpr int kSlots = 1 + kWithSum;
   GradientRule<S, kWithSum> gradient;
-  S lr, momentum;
+  S gradient_rate, step_rate, momentum;
   bool use_nesterov;
 
   __device__ __forceinline__ void operator()(S grad, S* w, S* slots) const {
-    const S g = gradient(grad, *w, &slots[kSlots - 1]);
+    const S g = gradient_rate * gradient(grad, *w, &slots[kSlots - 1]);
     slots[0] = fma(momentum, slots[0], g);
     const S step = use_nesterov ? fma(momentum, slots[0], g) : slots[0];
-    *w = fma(-lr, step, *w);
+    *w = fma(-step_rate, step, *w);
   }
 };
 
@@ -173,12 +173,18 @@ std::string ApplyMomentumGpu(const MomentumArgs<T>& args, CudaStream stream) {
   using S = ComputeType<T>;
   const UpdateGradient<T>& g = args.gradient;
   if (g.sum != nullptr) {
-    const MomentumRule<S, true> rule{
-        {g.scale, g.weight_decay}, args.lr, args.momentum, args.use_nesterov};
+    const MomentumRule<S, true> rule{{g.scale, g.weight_decay},
+                                     args.gradient_rate(),
+                                     args.step_rate(),
+                                     args.momentum,
+                                     args.use_nesterov};
     return Update<T>("ApplyMomentum", args.D, {g.grad, args.w, {args.accum, g.sum}}, rule, stream);
   }
-  const MomentumRule<S, false> rule{
-      {g.scale, g.weight_decay}, args.lr, args.momentum, args.use_nesterov};
+  const MomentumRule<S, false> rule{{g.scale, g.weight_decay},
+                                    args.gradient_rate(),
+                                    args.step_rate(),
+                                    args.momentum,
+                                    args.use_nesterov};
   return Update<T>("ApplyMomentum", args.D, {g.grad, args.w, {args.accum}}, rule, stream);
 }
 

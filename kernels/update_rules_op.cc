@@ -78,6 +78,7 @@ class ApplyOp : public OpKernel {
   explicit ApplyOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     if constexpr (kRule == Rule::kMomentum) {
       OP_REQUIRES_OK(ctx, ctx->GetAttr("use_nesterov", &use_nesterov_));
+      OP_REQUIRES_OK(ctx, ctx->GetAttr("lr_in_accum", &lr_in_accum_));
     }
   }
 
@@ -218,8 +219,8 @@ class ApplyOp : public OpKernel {
     if constexpr (kRule == Rule::kSgd) {
       status = Apply(device, SgdArgs<Stored>{D, w, gradient, lr});
     } else if constexpr (kRule == Rule::kMomentum) {
-      status = Apply(
-          device, MomentumArgs<Stored>{D, w, row(s.accum), gradient, lr, momentum, use_nesterov_});
+      status = Apply(device, MomentumArgs<Stored>{D, w, row(s.accum), gradient, lr, momentum,
+                                                  use_nesterov_, lr_in_accum_});
     } else {
       int64_t* count = s.count->flat<int64_t>().data() + (kTarget == Target::kMember ? member : 0);
       status = Apply(device, AdamArgs<Stored>{D, w, row(s.m), row(s.v), gradient, lr, beta1, beta2,
@@ -229,7 +230,8 @@ class ApplyOp : public OpKernel {
     return status;
   }
 
-  bool use_nesterov_ = false;
+  bool use_nesterov_ = false;  // of momentum, as the next
+  bool lr_in_accum_ = false;
 };
 
 // All inputs but the gradient are in host memory: handles and scalars.

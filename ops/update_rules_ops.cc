@@ -23,6 +23,7 @@ LATE_PHASE_UPDATE("MemberApplySgd")  // [K, ...]
 
 LATE_PHASE_UPDATE("MemberApplyMomentum")  // [K, ...]
     .Attr("use_nesterov: bool = false")
+    .Attr("lr_in_accum: bool = false")
     .Input("accum: resource")
     .Input("member: int32")
     .Input("lr: T")
@@ -53,6 +54,7 @@ LATE_PHASE_UPDATE("BaseApplySgd")
 
 LATE_PHASE_UPDATE("BaseApplyMomentum")
     .Attr("use_nesterov: bool = false")
+    .Attr("lr_in_accum: bool = false")
     .Input("accum: resource")
     .Input("sum: resource")
     .Input("member: int32")

@@ -294,9 +294,10 @@ TYPED_TEST(GpuOp, MemberUpdates) {
   for (const Tensor& grad : {this->Random({D}), this->Random({K, D})}) {
     this->ExpectSame({"LatePhase>MemberApplySgd", {Variable(var), member, lr, decay, grad}});
     for (const bool use_nesterov : {false, true}) {
-      this->ExpectSame({"LatePhase>MemberApplyMomentum",
-                        {Variable(var), Variable(a), member, lr, scalar(0.9), decay, grad},
-                        {{"use_nesterov", Attr(use_nesterov)}}});
+      this->ExpectSame(
+          {"LatePhase>MemberApplyMomentum",
+           {Variable(var), Variable(a), member, lr, scalar(0.9), decay, grad},
+           {{"use_nesterov", Attr(use_nesterov)}, {"lr_in_accum", Attr(!use_nesterov)}}});
     }
     const KernelResult adam =
         this->ExpectSame({"LatePhase>MemberApplyAdam",

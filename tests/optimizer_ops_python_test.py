@@ -137,6 +137,25 @@ def test_momentum_agrees_with_tensorflow(nesterov):
     assert_near(ours.numpy(), theirs.numpy(), np.float32)
 
 
+@pytest.mark.parametrize("target", ["base", "member"])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_rate_in_accum_agrees_with_keras(target, nesterov):
+    rng = np.random.default_rng(2)
+    start = rng.uniform(-1, 1, SHAPE).astype(np.float32)
+    ours = tf.Variable(start if target == "base" else start[np.newaxis])
+    state = {"accum": tf.Variable(tf.zeros_like(ours)), **({"sum": tf.Variable(tf.zeros_like(ours))} if target == "base" else {})}
+    cycle = {"cycle": 1, "scale": 1.0} if target == "base" else {}
+    theirs = tf.keras.Variable(start)
+    keras = tf.keras.optimizers.SGD(0.1, momentum=0.9, nesterov=nesterov)
+    for rate in np.linspace(0.1, 0.0, 20, dtype=np.float32):  # with a constant one the two forms are the same
+        grad = rng.uniform(-1, 1, SHAPE).astype(np.float32)
+        call(target, "nesterov" if nesterov else "momentum", var=ours, **state, member=0, **cycle, lr=rate, momentum=0.9, weight_decay=0.0,
+             grad=grad, lr_in_accum=True)
+        keras.learning_rate = rate
+        keras.apply([tf.constant(grad)], [theirs])
+    assert_near(tf.reshape(ours, SHAPE).numpy(), theirs.numpy(), np.float32)
+
+
 def test_adam_agrees_with_tensorflow():
     rng = np.random.default_rng(3)
     start = rng.uniform(-1, 1, SHAPE).astype(np.float32)

@@ -20,10 +20,19 @@
 namespace late_phase {
 namespace {
 
-enum class Rule { kSgd, kMomentum, kNesterov, kAdam };
+enum class Rule { kSgd, kMomentum, kNesterov, kKerasMomentum, kKerasNesterov, kAdam };
+
+constexpr Rule kRules[] = {Rule::kSgd,           Rule::kMomentum,      Rule::kNesterov,
+                           Rule::kKerasMomentum, Rule::kKerasNesterov, Rule::kAdam};
+
+bool IsNesterov(Rule rule) { return rule == Rule::kNesterov || rule == Rule::kKerasNesterov; }
+bool HasRateInAccum(Rule rule) {
+  return rule == Rule::kKerasMomentum || rule == Rule::kKerasNesterov;
+}
 
 const char* Name(Rule rule) {
-  constexpr const char* kNames[] = {"Sgd", "Momentum", "Nesterov", "Adam"};
+  constexpr const char* kNames[] = {"Sgd",           "Momentum",      "Nesterov",
+                                    "KerasMomentum", "KerasNesterov", "Adam"};
   return kNames[static_cast<int>(rule)];
 }
 
@@ -90,6 +99,14 @@ struct Reference {
         a[i] = s.momentum * a[i] + g;
         w[i] = w[i] - s.lr * (g + s.momentum * a[i]);
         break;
+      case Rule::kKerasMomentum:
+        a[i] = s.momentum * a[i] + s.lr * g;
+        w[i] = w[i] - a[i];
+        break;
+      case Rule::kKerasNesterov:
+        a[i] = s.momentum * a[i] + s.lr * g;
+        w[i] = w[i] - (s.lr * g + s.momentum * a[i]);
+        break;
       case Rule::kAdam: {
         const double n = count + 1;
         a[i] = s.beta1 * a[i] + (1 - s.beta1) * g;
@@ -130,8 +147,10 @@ class Core {
         break;
       case Rule::kMomentum:
       case Rule::kNesterov:
+      case Rule::kKerasMomentum:
+      case Rule::kKerasNesterov:
         executor_.Apply(MomentumArgs<T>{D_, At(&w_), At(&a_), g, T(s.lr), T(s.momentum),
-                                        rule == Rule::kNesterov});
+                                        IsNesterov(rule), HasRateInAccum(rule)});
         break;
       case Rule::kAdam:
         executor_.Apply(AdamArgs<T>{D_, At(&w_), At(&a_), At(&b_), g, T(s.lr), T(s.beta1),
@@ -305,8 +324,8 @@ TEST_P(UpdateRule, OtherRowsStay) {
           AdamArgs<float>{D, &w[at], &a[at], &b[at], g, 0.1f, 0.9f, 0.99f, 1e-8f, &count, &rate});
       break;
     default:
-      Threads(2).Apply(
-          MomentumArgs<float>{D, &w[at], &a[at], g, 0.1f, 0.9f, rule() == Rule::kNesterov});
+      Threads(2).Apply(MomentumArgs<float>{D, &w[at], &a[at], g, 0.1f, 0.9f, IsNesterov(rule()),
+                                           HasRateInAccum(rule())});
   }
   for (int64_t i = 0; i < K * D; ++i) {
     const bool inside = i >= at && i < at + D;
@@ -333,8 +352,7 @@ TEST_P(UpdateRule, NaNStaysInItsElement) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, UpdateRule,
-                         ::testing::Combine(::testing::Values(Rule::kSgd, Rule::kMomentum,
-                                                              Rule::kNesterov, Rule::kAdam),
+                         ::testing::Combine(::testing::ValuesIn(kRules),
                                             ::testing::ValuesIn(Processors())),
                          [](const auto& info) {
                            return std::string(Name(std::get<0>(info.param))) +
@@ -367,7 +385,7 @@ TYPED_TEST(UpdateRuleOf16Bits, WeightsAreRoundedOnce) {
       (static_cast<int64_t>(start.size()) < D ? start : gradients).push_back(Rounded<T>(value));
     }
     const Executor cuda{{Processor::kCuda, static_cast<int>(D % 4)}};
-    for (const Rule rule : {Rule::kSgd, Rule::kMomentum, Rule::kNesterov, Rule::kAdam}) {
+    for (const Rule rule : kRules) {
       DeviceArray<T> w(start), grad(gradients);
       DeviceArray<float> wide_w(Wide(w)), wide_grad(Wide(grad));
       // Slots and sums of both runs.
@@ -391,7 +409,8 @@ TYPED_TEST(UpdateRuleOf16Bits, WeightsAreRoundedOnce) {
         } else {
           ExpectNoError(cuda, [&] {
             return ApplyMomentumGpu<Stored>(
-                {D, weights, first, g, 0.1f, 0.9f, rule == Rule::kNesterov}, nullptr);
+                {D, weights, first, g, 0.1f, 0.9f, IsNesterov(rule), HasRateInAccum(rule)},
+                nullptr);
           });
         }
       };

@@ -169,6 +169,24 @@ def test_converted_application_predicts_the_same_at_once(application):
     np.testing.assert_allclose(late_phase.keras.collapse(converted).predict(x, verbose=0), expected, rtol=0, atol=1e-6)
 
 
+def test_the_weights_of_a_resnet50_are_traced_once():
+    model = late_phase.keras.convert(keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=10), members=3)
+    variables = model.trainable_variables
+    assert len(variables) == 214
+    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), members=3, start=2, sigma=0.1)
+    optimizer.build(variables)
+    traces = []
+
+    @tf.function
+    def step():
+        traces.append(1)
+        optimizer.apply([tf.ones(v.shape, v.dtype) for v in variables], variables)
+
+    for _ in range(2 + 3 + 1):
+        step()
+    assert len(traces) == 1 and int(optimizer.member.numpy()) == 1
+
+
 class Subclassed(keras.Model):
     def call(self, x):
         return x

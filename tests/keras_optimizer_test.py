@@ -37,6 +37,19 @@ RULES = {
 }
 
 
+class OtherSGD(keras.optimizers.SGD):
+    """Of another type, for which there is no fused op."""
+
+
+class OtherAdam(keras.optimizers.Adam):
+    """As above."""
+
+
+WRAPPED_RULES = {name: lambda make=make: {"SGD": OtherSGD, "Adam": OtherAdam}[type(make()).__name__].from_config(make().get_config())
+                 for name, make in RULES.items()}
+PATHS = {"fused": (RULES, RULES), "wrapped": (WRAPPED_RULES, WRAPPED_RULES), "fused base": (RULES, WRAPPED_RULES), "fused members": (WRAPPED_RULES, RULES)}
+
+
 class Rule:
     """The update rules as Keras documents them, on one array."""
 
@@ -90,11 +103,12 @@ def expect_equal(model, hidden, rows, tolerance=1e-10):
 
 
 @pytest.mark.parametrize("base, member", [("sgd", "sgd"), ("momentum", "adam"), ("nesterov", "nesterov"), ("adam", "adam"), ("adam", "sgd")])
-@pytest.mark.parametrize("base_scale", [1.0, 1 / K])
-def test_fit_equals_the_plain_loop(base, member, base_scale):
+@pytest.mark.parametrize("path, base_scale", [("fused", 1.0), ("fused", 1 / K), ("wrapped", 1 / K), ("fused base", 1.0), ("fused members", 1.0)])
+def test_fit_equals_the_plain_loop(base, member, path, base_scale):
     model = make_model()
     hidden, rows = plain_loop(model, base, member, base_scale)
-    optimizer = late_phase.keras.LatePhaseOptimizer(RULES[base](), RULES[member](), members=K, start=START, base_scale=base_scale)
+    bases, members = PATHS[path]
+    optimizer = late_phase.keras.LatePhaseOptimizer(bases[base](), members[member](), members=K, start=START, base_scale=base_scale)
     model.compile(optimizer, LOSS)
     x, y = data()
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
@@ -132,7 +146,10 @@ def test_custom_loop_equals_the_plain_loop(compiled):
 
 WRAPPED = {
     "sgd with decay and clipping": lambda rate: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=1e-2, clipnorm=0.5),
-    "adam with epsilon": lambda rate: keras.optimizers.Adam(rate, epsilon=1e-3),
+    "sgd": lambda rate: keras.optimizers.SGD(rate),
+    "nesterov": lambda rate: keras.optimizers.SGD(rate, momentum=MOMENTUM, nesterov=True),
+    "adam with epsilon": lambda rate: keras.optimizers.Adam(rate, beta_1=BETA1, beta_2=BETA2, epsilon=EPSILON),
+    "amsgrad": lambda rate: keras.optimizers.Adam(rate, amsgrad=True, clipvalue=0.01),
     "adamw": lambda rate: keras.optimizers.AdamW(rate, weight_decay=0.1, global_clipnorm=0.3),
     "rmsprop": lambda rate: keras.optimizers.RMSprop(rate, momentum=0.5),
     "nadam": lambda rate: keras.optimizers.Nadam(rate),
@@ -162,10 +179,11 @@ def train(model, steps, first=0):
         model.train_on_batch(x[part], y[part])
 
 
-def compiled(members=K, **options):
-    model = make_model(members)
-    options = {"members": members, "start": START, "sigma": 0.25, **options}
-    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["adam"](), RULES["nesterov"](), **options), LOSS)
+def compiled(path="fused", **options):
+    model = make_model()
+    options = {"members": K, "start": START, "sigma": 0.25, **options}
+    bases, members = PATHS[path]
+    model.compile(late_phase.keras.LatePhaseOptimizer(bases["adam"](), members["nesterov"](), **options), LOSS)
     return model
 
 
@@ -181,8 +199,9 @@ def test_noise_is_of_each_members_own_and_of_the_seed():
     assert not np.allclose(rows[0][0], rows[1][0])
 
 
-def test_rows_are_one_member_before_start():
-    model = compiled()
+@pytest.mark.parametrize("path", ["fused", "wrapped"])
+def test_rows_are_one_member_before_start(path):
+    model = compiled(path)
     train(model, START - 1)
     kernel = model.get_layer("head").kernel.numpy()
     np.testing.assert_array_equal(kernel, np.broadcast_to(kernel[0], kernel.shape))
@@ -197,30 +216,39 @@ def test_inference_uses_the_mean_of_the_members():
     np.testing.assert_allclose(model.predict(x, verbose=0), hidden(x).numpy() @ kernel + bias, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("saved_after", [START - 2, START, START + 1, START + K + 2])
-def test_a_saved_model_goes_on_as_if_it_had_never_stopped(tmp_path, saved_after):
-    whole = compiled()
+@pytest.mark.parametrize("path, saved_after", [
+    ("fused", START - 2), ("fused", START), ("fused", START + 1), ("fused", START + K + 2), ("wrapped", START - 2), ("wrapped", START + K + 2),
+])
+def test_a_saved_model_goes_on_as_if_it_had_never_stopped(tmp_path, path, saved_after):
+    whole = compiled(path)
     train(whole, STEPS)
-    first = compiled()
+    first = compiled(path)
     train(first, saved_after)
     first.save(tmp_path / "model.keras")
-    second = keras.models.load_model(tmp_path / "model.keras")
+    second = keras.models.load_model(tmp_path / "model.keras", custom_objects={"OtherSGD": OtherSGD, "OtherAdam": OtherAdam})
     assert int(second.optimizer.member.numpy()) == int(first.optimizer.member.numpy())
     train(second, STEPS, saved_after)
     for weight, expected in zip(second.weights, whole.weights):
         np.testing.assert_array_equal(weight.numpy(), expected.numpy())
 
 
-def test_state_is_counted_once_and_holds_no_weights():
-    model = compiled()
+@pytest.mark.parametrize("path", ["fused", "wrapped"])
+def test_state_is_counted_once_and_holds_no_weights(path):
+    model = compiled(path)
     train(model, 1)
     names = [variable.path for variable in model.optimizer.variables]
     assert len(names) == len({id(variable) for variable in model.optimizer.variables})
     assert not {weight.path for weight in model.weights} & set(names)
-    rows = {"members_iteration", "members_kernel_momentum", "members_bias_momentum"}
-    assert {name for name in names if name.startswith("members_")} == rows
-    assert sum(name.endswith("_sum") for name in names) == 2 and sum(name.startswith("adam") for name in names) == 5
-    assert len(names) == 2 + 2 + 3 + 2 + 5  # t and its rate, member and its rate, the rows, the sums, Adam's
+    assert sum(name.endswith("_sum") for name in names) == 2
+    if path == "fused":
+        assert sum(name.endswith("_accum") for name in names) == 2
+        assert sum(name.endswith(("_m", "_v", "_count")) for name in names) == 6
+        assert len(names) == 2 + 2 + 2 + 2 + 6  # t and its rate, member and its rate, the sums, the members', Adam's
+    else:
+        rows = {"members_iteration", "members_kernel_momentum", "members_bias_momentum"}
+        assert {name for name in names if name.startswith("members_")} == rows
+        assert sum(name.startswith("adam") for name in names) == 5
+        assert len(names) == 2 + 2 + 2 + 3 + 5
 
 
 def test_learning_rate_is_settable_and_counts_minibatches():
@@ -281,6 +309,34 @@ def test_a_model_without_members_is_refused():
     for _ in range(2):
         with pytest.raises(ValueError, match="There must be a weight with members to train"):
             train(model, 1)
+
+
+def test_a_start_beyond_the_end_is_said():
+    model = compiled(start=100)
+    with pytest.warns(UserWarning, match="`start` should be a step of the training.*Received: start=100, training ended after 3 steps"):
+        model.fit(*data(3), batch_size=BATCH, verbose=0)
+
+
+def test_weights_of_other_members_are_refused(tmp_path):
+    make_model(members=2).save_weights(tmp_path / "two.weights.h5")
+    with pytest.raises(ValueError, match="`members` must be that of the saved weights. Received: members=3 in .*head/kernel, 2 saved"):
+        make_model(members=3).load_weights(tmp_path / "two.weights.h5")
+
+
+@pytest.mark.parametrize("option", [dict(use_ema=True), dict(gradient_accumulation_steps=2)])
+def test_averages_and_sums_of_another_kind_are_refused(option):
+    with pytest.raises(ValueError, match=f"`base` must be without `{next(iter(option))}`"):
+        late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1, **option))
+
+
+def test_several_steps_per_execution():
+    x, y = data()
+    whole, parts = compiled(), make_model()
+    train(whole, 12)
+    parts.compile(late_phase.keras.LatePhaseOptimizer(RULES["adam"](), RULES["nesterov"](), members=K, start=START, sigma=0.25), LOSS, steps_per_execution=5)
+    parts.fit(x[: 12 * BATCH], y[: 12 * BATCH], batch_size=BATCH, shuffle=False, verbose=0)
+    for weight, expected in zip(parts.weights, whole.weights):
+        np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=0, atol=1e-12)
 
 
 def test_start_is_fixed():

@@ -91,11 +91,13 @@ class BatchNormalization(MemberLayer):
       axis: of the channels; the last one only.
       momentum, epsilon, center, scale, beta_initializer, gamma_initializer, moving_mean_initializer,
         moving_variance_initializer: as in `keras.layers.BatchNormalization`.
+      synchronized: whether the replicas of a `tf.distribute` strategy normalise by the statistics of their joint minibatch. Without,
+        each uses its own; the moving statistics follow the replicas' mean in both cases.
     """
 
     def __init__(
         self, members, axis=-1, momentum=0.99, epsilon=1e-3, center=True, scale=True, beta_initializer="zeros",
-        gamma_initializer="ones", moving_mean_initializer="zeros", moving_variance_initializer="ones", **kwargs,
+        gamma_initializer="ones", moving_mean_initializer="zeros", moving_variance_initializer="ones", synchronized=False, **kwargs,
     ):  # fmt: skip
         super().__init__(members, **kwargs)
         self.axis = axis
@@ -107,6 +109,7 @@ class BatchNormalization(MemberLayer):
         self.gamma_initializer = keras.initializers.get(gamma_initializer)
         self.moving_mean_initializer = keras.initializers.get(moving_mean_initializer)
         self.moving_variance_initializer = keras.initializers.get(moving_variance_initializer)
+        self.synchronized = synchronized
         self.supports_masking = True
         self.supports_jit = False
         if not 0 <= momentum <= 1:
@@ -135,30 +138,53 @@ class BatchNormalization(MemberLayer):
         if mask is not None and training:
             raise ValueError("BatchNormalization with members takes no mask in training. Received: mask, from a layer before it")
         x = tf.reshape(inputs, [-1, inputs.shape[-1]])
-        batch = training and self.trainable  # frozen, it normalises by what it has, as Keras's does
-        member = self.current_member() if batch else tf.constant(0)
-        read = (lambda v: tf.convert_to_tensor(v.value)) if batch else (lambda v: mean_of_rows(v)[tf.newaxis])
-        mean, variance = read(self.moving_mean), read(self.moving_variance)
-        result = late_phase.raw_ops.late_phase_batch_norm(
+        if not (training and self.trainable):  # frozen, it normalises by what it has, as Keras's does
+            y = self._fused(x, lambda variable: mean_of_rows(variable)[tf.newaxis], tf.constant(0), is_training=False).y
+        elif self.synchronized and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            y = self._train_together(x)
+        else:
+            y = self._train(x)
+        outputs = tf.reshape(y, tf.shape(inputs))
+        outputs.set_shape(inputs.shape)
+        return outputs
+
+    def _fused(self, x, read, member, is_training):
+        """The op, with the [K, channels] stacks that `read(weight)` gives."""
+        mean = read(self.moving_mean)
+        return late_phase.raw_ops.late_phase_batch_norm(
             x=x,
             scale=tf.ones_like(mean) if self.gamma is None else read(self.gamma),
             offset=tf.zeros_like(mean) if self.beta is None else read(self.beta),
             mean=mean,
-            variance=variance,
+            variance=read(self.moving_variance),
             member=member,
             epsilon=self.epsilon,
             momentum=1 - self.momentum,
-            is_training=batch,
+            is_training=is_training,
         )
-        if batch:
-            # Keras's moving variance is of the biased one; its rounding is small beside epsilon, with which alone it is used.
-            biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
-            before = tf.gather(variance, member)
-            self.write_row(self.moving_mean, result.running_mean)
-            self.write_row(self.moving_variance, before * self.momentum + biased * (1 - self.momentum))
-        outputs = tf.reshape(result.y, tf.shape(inputs))
-        outputs.set_shape(inputs.shape)
-        return outputs
+
+    def _train(self, x):
+        result = self._fused(x, lambda variable: tf.convert_to_tensor(variable.value), self.current_member(), is_training=True)
+        # Keras's moving variance is of the biased one; its rounding is small beside epsilon, with which alone it is used.
+        biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
+        self.write_rows([(self.moving_mean, result.running_mean), (self.moving_variance, self._moved(self.moving_variance, biased))])
+        return result.y
+
+    def _train_together(self, x):
+        """With the statistics of all replicas, in stock ops: the fused one knows its own replica only."""
+        wide = tf.cast(x, self.moving_mean.dtype)
+        replicas, total = tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM
+        sums, count = replicas.all_reduce(total, [tf.reduce_sum(wide, axis=0), tf.cast(tf.shape(wide)[0], wide.dtype)])
+        mean = sums / count
+        variance = replicas.all_reduce(total, tf.reduce_sum(tf.square(wide - mean), axis=0)) / count
+        self.write_rows([(self.moving_mean, self._moved(self.moving_mean, mean)), (self.moving_variance, self._moved(self.moving_variance, variance))])
+        scale = 1.0 if self.gamma is None else self.row(self.gamma, training=True)
+        offset = 0.0 if self.beta is None else self.row(self.beta, training=True)
+        return tf.cast((wide - mean) * (scale * tf.math.rsqrt(variance + self.epsilon)) + offset, x.dtype)
+
+    def _moved(self, statistic, batch):
+        """The current member's row of a moving statistic, moved towards that of a minibatch, [channels]."""
+        return self.row(statistic, training=True) * self.momentum + tf.stop_gradient(batch) * (1 - self.momentum)
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -178,4 +204,5 @@ class BatchNormalization(MemberLayer):
             "gamma_initializer": keras.initializers.serialize(self.gamma_initializer),
             "moving_mean_initializer": keras.initializers.serialize(self.moving_mean_initializer),
             "moving_variance_initializer": keras.initializers.serialize(self.moving_variance_initializer),
+            "synchronized": self.synchronized,
         }

@@ -9,6 +9,8 @@ import weakref
 import keras
 import tensorflow as tf
 
+from late_phase.keras.wrapped_updates import write_rows
+
 _PACKAGE = "late_phase"
 
 
@@ -85,13 +87,22 @@ class MemberLayer(keras.layers.Layer):
         optimizer = self.attached_optimizer()
         return tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
 
-    def write_row(self, variable, row):
-        """Writes the current member's row of a state; all rows if there are no members yet."""
+    def write_rows(self, pairs):
+        """Writes the current member's row of each (state, row); all rows if there are no members yet. Replicas write the mean of theirs."""
+        rows = [row for _, row in pairs]
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            rows = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, rows)
         optimizer = self.attached_optimizer()
-        if optimizer is not None:
-            optimizer.write_row(variable, row)
-        else:
-            variable.assign(tf.repeat(row[tf.newaxis], self.members, axis=0))
+        indices = tf.range(self.members) if optimizer is None else optimizer.rows()
+        for (variable, _), row in zip(pairs, rows):
+            write_rows(variable.value, indices, row)
+
+    def load_own_variables(self, store):
+        for i, variable in enumerate(self._trainable_variables + self._non_trainable_variables):
+            saved = store[str(i)].shape if str(i) in store else None
+            if saved and hasattr(variable, "late_phase_members") and len(saved) == len(variable.shape) and saved[0] != self.members:
+                raise ValueError(f"`members` must be that of the saved weights. Received: members={self.members} in {variable.path}, {saved[0]} saved")
+        super().load_own_variables(store)
 
     def plain_layer(self):
         """The Keras layer without members that does what this one does in inference."""

@@ -1,13 +1,16 @@
 """Algorithm 1 around any two Keras optimizers."""
 
 import types
+import warnings
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import late_phase
+from late_phase.keras.fused_updates import FusedBase, FusedMembers, FusedRule
 from late_phase.keras.members import MemberLayer, check_members, register
+from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers
 
 
 def _check(name, value, good, expected):
@@ -62,10 +65,17 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             _check(argument, optimizer, isinstance(optimizer, keras.optimizers.Optimizer) or (argument, optimizer) == ("member", None),
                    "a Keras optimizer")
             _check(argument, optimizer, not isinstance(optimizer, LatePhaseOptimizer), "a plain Keras optimizer")
+            for option in ("use_ema", "gradient_accumulation_steps"):  # averages and sums of a kind that members would confuse
+                if optimizer is not None and getattr(optimizer, option):
+                    raise ValueError(f"`{argument}` must be without `{option}`. Received: {optimizer.name}, {option}={getattr(optimizer, option)!r}")
             if optimizer is not None and optimizer.built:
                 raise ValueError(f"`{argument}` must be an optimizer that has not trained yet. Received: {optimizer.name}, which has")
         _check("member", member, member is None or member is not base, "an optimizer of its own")
-        super().__init__(learning_rate=base._learning_rate if callable(base._learning_rate) else float(base.learning_rate), name=name)
+        rate = base._learning_rate if callable(base._learning_rate) else float(base._learning_rate.numpy())
+        with tf.device("CPU:0"):  # where the updates read counts and rates, which on a GPU would be waited for in every step
+            super().__init__(learning_rate=rate, name=name)
+            # int32 []: the member of the coming minibatch.
+            self.member = keras.Variable(0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica")
         self._members = check_members(members)
         self._start = _check("start", start, isinstance(start, int) and start >= 0, "an integer of at least 0")
         self.sigma = _check("sigma", sigma, 0 <= sigma < np.inf, "at least 0")
@@ -76,8 +86,6 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             member = base.__class__.from_config(base.get_config())
         # In a namespace, because Keras would count what is in attributes, and in lists of them, among this optimizer's own state.
         self._parts = types.SimpleNamespace(base=base, member=member, member_rate=member._learning_rate)
-        # int32 []: the member of the coming minibatch.
-        self.member = keras.Variable(0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica")
         # Their own counts are of updates; learning rates follow minibatches.
         self._parts.base.learning_rate = _RateNow(lambda: self.learning_rate)
         if self._follows:
@@ -97,7 +105,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     def build(self, variables):
         if self.built:
             return
-        with tf.init_scope():  # also when the first training step is being traced
+        with tf.init_scope(), self._distribution_strategy.scope():  # also when the first training step is being traced
             self._build(list(variables))
 
     def _build(self, variables):
@@ -116,36 +124,27 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         super().build(variables)
         for variable in late:
             variable.late_phase_layer().attach(self)
-        self._parts.late_variables = late
-        self._parts.base_variables = [v for v in variables if not hasattr(v, "late_phase_members")]
-        # The members' optimizer works on one row of everything, to which a member's rows are brought and taken back.
-        self._parts.rows = [keras.Variable(np.zeros(v.shape[1:]), dtype=v.dtype, trainable=True, name=v.name) for v in late]
+        parts = self._parts
+        parts.late_variables, parts.base_variables = late, [v for v in variables if not hasattr(v, "late_phase_members")]
+        parts.dtypes = {tf.as_dtype(v.dtype) for v in variables}
+        if not self._follows and isinstance(parts.member_rate, keras.Variable):
+            self._track_variable(parts.member_rate)
+        base_rule, member_rule = FusedRule.of(parts.base, parts.base_variables), FusedRule.of(parts.member, late)
         # A single member needs no second optimizer; one for all weights also clips their joint norm.
-        self._joint = self.members == 1 and self._follows
-        of_base = self._parts.base_variables + (self._parts.rows if self._joint else [])
-        if of_base:
-            self._parts.base.build(of_base)
-        for variable in self._parts.base.variables:
-            self._track_variable(variable)
-        self._parts.sums = []
-        if self.members > 1:
-            self._parts.sums = [self.add_variable_from_reference(v, name="sum") for v in self._parts.base_variables]
-        self._parts.row_state, self._parts.member_state, self._parts.fresh_state = [], [], []
-        if late and not self._joint:
-            self._parts.member.build(self._parts.rows)
-            for variable in self._parts.member.variables:
-                if variable is self._parts.member_rate:
-                    self._track_variable(variable)
-                    continue
-                fresh = variable.numpy()
-                self._parts.row_state.append(variable)
-                self._parts.fresh_state.append(fresh)
-                stack = keras.Variable(np.broadcast_to(fresh, (self.members, *fresh.shape)), dtype=variable.dtype, trainable=False,
-                                       name=f"members_{variable.name}")
-                self._track_variable(stack)
-                self._parts.member_state.append(stack)
+        self._joint = self.members == 1 and self._follows and not (base_rule and member_rule)
+        if self._joint:
+            parts.member_updates = WrappedMembers(self, parts.base, late, self.members, parts.base_variables)
+            return
+        if base_rule:
+            parts.base_updates = FusedBase(self, base_rule, parts.base_variables)
+        else:
+            parts.base_updates = WrappedBase(self, parts.base, parts.base_variables, self.members)
+        if member_rule:
+            parts.member_updates = FusedMembers(self, member_rule, late, self.members)
+        else:
+            parts.member_updates = WrappedMembers(self, parts.member, late, self.members)
         if self.members > 1 and self.start == 0:
-            self._spawn()
+            self._spawn(self._distribution_strategy)
 
     def apply(self, grads, trainable_variables=None):
         if not self.built:
@@ -156,22 +155,21 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
         self._check_variables_are_known(variables)
         gradients = {self._var_key(v): g for v, g in zip(variables, grads) if g is not None}
-        base = [(v, gradients[self._var_key(v)]) for v in self._parts.base_variables if self._var_key(v) in gradients]
-        late = [(v, row) for v, row in zip(self._parts.late_variables, self._parts.rows) if self._var_key(v) in gradients]
-        # Bring the member's rows, train them, take them back.
+        base_variables = [v for v in self._parts.base_variables if self._var_key(v) in gradients]
+        late_variables = [v for v in self._parts.late_variables if self._var_key(v) in gradients]
+        base_gradients = [gradients[self._var_key(v)] for v in base_variables]
+        if self.members > 1:
+            self._require_dense(base_variables, base_gradients)
         member = tf.convert_to_tensor(self.member.value)
-        brought = [*late, *zip(self._parts.member_state, self._parts.row_state)]
-        for stack, row in brought:
-            row.assign(tf.gather(stack.value, member))
-        rows = [(row, self._row_of(gradients[self._var_key(v)], member)) for v, row in late]
-        if self._joint:
-            self._apply(self._parts.base, base + rows)
-        else:
-            self._apply(self._parts.member, rows)
-            self._train_base(base)
-        for stack, row in brought:
-            self.write_row(stack, row.value)
-        self._advance()
+        late_gradients = [self._row_of(gradients[self._var_key(v)], member) for v in late_variables]
+        if self._distribution_strategy.num_replicas_in_sync > 1:
+            replicas = tf.distribute.get_replica_context()
+            base_gradients, late_gradients = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [base_gradients, late_gradients])
+
+        def update(strategy, base_gradients, late_gradients):
+            self._update(strategy, list(zip(base_variables, base_gradients)), list(zip(late_variables, late_gradients)))
+
+        tf.__internal__.distribute.interim.maybe_merge_call(update, self._distribution_strategy, base_gradients, late_gradients)
 
     def _require_attached(self, variables):
         """Gradients of a member are of no use if the layers chose another one."""
@@ -183,81 +181,96 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 )
 
     @staticmethod
-    def _apply(optimizer, pairs):
-        if pairs:
-            optimizer.apply([g for _, g in pairs], [v for v, _ in pairs])
+    def _require_dense(variables, gradients):
+        for variable, gradient in zip(variables, gradients):
+            if isinstance(gradient, tf.IndexedSlices):
+                raise ValueError(
+                    "Gradients of base weights must be dense, because they are summed over the members; in place of an Embedding, "
+                    "a Dense layer without bias on one-hot inputs has such. "
+                    f"Received: a sparse gradient of {variable.path}"
+                )
 
     @staticmethod
     def _row_of(gradient, member):
         """Of a [K, ...] gradient, of which only one row is not zero."""
-        if isinstance(gradient, tf.IndexedSlices):
-            return tf.reduce_sum(gradient.values, axis=0)
-        return tf.gather(gradient, member)
+        if not isinstance(gradient, tf.IndexedSlices):
+            return tf.gather(gradient, member)
+        if gradient.values.shape[0] == 1:
+            return tf.squeeze(gradient.values, axis=0)
+        return tf.reduce_sum(gradient.values, axis=0)  # of a layer that is called more than once
 
-    def write_row(self, variable, row):
-        """Writes the row of the current member; before `start` all rows, which are one member then."""
-        handle, row = variable.value.handle, tf.convert_to_tensor(row)
-        everywhere = tf.range(self.members)
-
-        def one():
-            tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=tf.convert_to_tensor(self.member.value), updates=row)
-
-        def all_rows():
-            tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=everywhere, updates=tf.repeat(row[tf.newaxis], self.members, axis=0))
-
-        if self.members == 1:
-            one()
+    def _update(self, strategy, base, late):
+        """One step with (variable, gradient) pairs, seen from all replicas at once, whose reduced gradients are alike."""
+        now = self._now()
+        if self._joint:
+            self._parts.member_updates.apply(strategy, late, now, base)
         else:
-            tf.cond(self._is_late(), one, all_rows)
+            self._parts.member_updates.apply(strategy, late, now)
+            self._parts.base_updates.apply(strategy, base, now)
+        self._advance(strategy)
+
+    def _now(self):
+        """What the updates of a step depend on."""
+        parts, late = self._parts, self._is_late()
+        rate = parts.member_rate(self._iterations) if callable(parts.member_rate) else parts.member_rate
+        base_scale = tf.constant(1.0, tf.float64) if late is None else tf.where(late, tf.constant(self.base_scale, tf.float64), 1.0)
+        of_type = {}
+        for dtype in parts.dtypes:
+            base_rate = tf.cast(self.learning_rate, dtype)
+            member_rate = base_rate if self._follows else tf.cast(rate, dtype)
+            of_type[dtype] = types.SimpleNamespace(base_rate=base_rate, member_rate=member_rate, base_scale=tf.cast(base_scale, dtype))
+        return types.SimpleNamespace(
+            member=tf.convert_to_tensor(self.member.value),
+            cycle=tf.constant(1) if late is None else tf.where(late, self.members, 1),  # minibatches per update of the base weights
+            is_late=late,
+            rows=self.rows(),
+            of_type=of_type,
+        )
+
+    def rows(self):
+        """int32 [n]: the rows that the current minibatch writes: its member's; before `start` all, which are one member then."""
+        member = tf.convert_to_tensor(self.member.value)
+        late = self._is_late()
+        if late is None:
+            return member[tf.newaxis]
+        return tf.range(member, tf.where(late, member + 1, self.members))
 
     def _is_late(self):
+        """bool []: whether there are members yet; None if that is no question."""
+        if self.members == 1:
+            return None
         return tf.convert_to_tensor(self._iterations.value) >= tf.cast(self.start, self._iterations.dtype)
 
-    def _train_base(self, given):
-        """Of (variable, gradient) pairs: applied at the end of a cycle, else added up."""
-        if self.members == 1:
-            self._apply(self._parts.base, given)
-            return
-        for variable, gradient in given:
-            if isinstance(gradient, tf.IndexedSlices):
-                raise ValueError(
-                    "Gradients of base weights must be dense, because they are summed over the members. "
-                    f"Received: a sparse gradient of {variable.path}"
-                )
-        sums = {self._var_key(v): s for v, s in zip(self._parts.base_variables, self._parts.sums)}
-        late = self._is_late()
-        last = tf.logical_or(tf.logical_not(late), tf.equal(self.member.value, self.members - 1))
-        scale = tf.where(late, tf.constant(self.base_scale, tf.float64), 1.0)
-
-        def update():
-            self._apply(self._parts.base, [(v, tf.cast(scale, g.dtype) * (sums[self._var_key(v)].value + g)) for v, g in given])
-            for variable, _ in given:
-                total = sums[self._var_key(variable)]
-                total.assign(tf.zeros(total.shape, total.dtype))
-
-        def accumulate():
-            for variable, gradient in given:
-                sums[self._var_key(variable)].assign_add(gradient)
-
-        tf.cond(last, update, accumulate)
-
-    def _advance(self):
+    def _advance(self, strategy):
         self._iterations.assign_add(1)
         if self.members == 1:
             return
-        t = tf.cast(self._iterations.value, tf.int64)
-        since = t - self.start
+        since = tf.cast(self._iterations.value, tf.int64) - self.start
         self.member.assign(tf.cast(tf.where(since >= 0, since % self.members, 0), tf.int32))
-        tf.cond(tf.equal(since, 0), self._spawn, lambda: None)
+        if self.start > 0:
+            tf.cond(tf.equal(since, 0), lambda: self._spawn(strategy), lambda: None)
 
-    def _spawn(self):
+    def _spawn(self, strategy):
         """Row k of every late-phase weight <- row 0 + sigma RMS(row 0) noise; the members' states start afresh."""
-        for i, variable in enumerate(self._parts.late_variables):
+
+        def spawn(variable, number):
             late_phase.raw_ops.late_phase_spawn(
-                var=variable.value.handle, sigma=tf.constant(self.sigma, tf.float64), seed=tf.constant([self.seed, i], tf.int64)
+                var=variable.handle, sigma=tf.constant(self.sigma, tf.float64), seed=tf.constant([self.seed, number], tf.int64)
             )
-        for stack, fresh in zip(self._parts.member_state, self._parts.fresh_state):
-            stack.assign(tf.broadcast_to(tf.constant(fresh, stack.dtype), stack.shape))
+
+        for number, variable in enumerate(self._parts.late_variables):
+            strategy.extended.update(variable.value, spawn, args=(number,), group=False)
+        self._parts.member_updates.restart(strategy)
+
+    def finalize_variable_values(self, var_list):
+        """Called at the end of `fit`: says so if it was over before there were members."""
+        super().finalize_variable_values(var_list)
+        steps = int(self._iterations.numpy())
+        if self.members > 1 and steps < self.start:
+            warnings.warn(
+                f"`start` should be a step of the training, or there are no members. Received: start={self.start}, training ended after {steps} steps",
+                stacklevel=3,
+            )
 
     def get_config(self):
         def plain(optimizer, rate):

@@ -1,0 +1,109 @@
+"""Keras's SGD and Adam as the fused update ops: one op, and one pass over memory, per weight array."""
+
+import keras
+import tensorflow as tf
+
+import late_phase
+
+# Options of a Keras optimizer that the ops lack.
+_WITHOUT_FUSED_FORM = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "loss_scale_factor", "gradient_accumulation_steps")
+
+
+class FusedRule:
+    """An update rule of the ops: its name, its slots, and what it takes besides the learning rate."""
+
+    def __init__(self, name, slots=(), hyper=None, attributes=None):
+        self._name = name
+        self._slots = slots
+        self._hyper = hyper or {}
+        self._attributes = attributes or {}
+
+    @classmethod
+    def of(cls, optimizer, variables):
+        """The rule of a Keras optimizer; None if the ops cannot do what it does."""
+        if any(getattr(optimizer, option) for option in _WITHOUT_FUSED_FORM):
+            return None
+        if any(v.dtype not in ("float32", "float64") or v.constraint is not None for v in variables):
+            return None
+        if type(optimizer) is keras.optimizers.SGD and optimizer.momentum == 0:
+            return cls("sgd")
+        if type(optimizer) is keras.optimizers.SGD and optimizer.momentum < 1:
+            attributes = {"use_nesterov": optimizer.nesterov, "lr_in_accum": True}
+            return cls("momentum", ("accum",), {"momentum": optimizer.momentum}, attributes)
+        if type(optimizer) is keras.optimizers.Adam and not optimizer.amsgrad and max(optimizer.beta_1, optimizer.beta_2) < 1:
+            return cls("adam", ("m", "v"), {"beta1": optimizer.beta_1, "beta2": optimizer.beta_2, "epsilon": optimizer.epsilon})
+        return None
+
+    def make_slots(self, owner, variable, counts):
+        """Name -> a new variable of the optimizer `owner`. `counts` is the shape of the count of updates."""
+        slots = {name: owner.add_variable_from_reference(variable, name=name) for name in self._slots}
+        if self._name == "adam":
+            slots["count"] = owner.add_variable(counts, dtype="int64", name=f"{variable.name}_count")
+        return slots
+
+    def update(self, target, variable, slots, **inputs):
+        """`target` is "member" or "base"; `inputs` are those that all rules of a target share."""
+        dtype = variable.dtype
+        getattr(late_phase.raw_ops, f"late_phase_{target}_apply_{self._name}")(
+            var=variable.handle,
+            **{name: slot.handle for name, slot in slots.items()},
+            **{name: tf.constant(value, dtype) for name, value in self._hyper.items()},
+            **self._attributes,
+            weight_decay=tf.constant(0, dtype),
+            **inputs,
+        )
+
+
+class FusedBase:
+    """Base weights: gradients are gathered, and the last of a cycle brings the update, in one op."""
+
+    def __init__(self, owner, rule, variables):
+        self._rule, self._key = rule, owner._var_key
+        self._slots = {}
+        for variable in variables:
+            slots = {**rule.make_slots(owner, variable, ()), "sum": owner.add_variable_from_reference(variable, name="sum")}
+            self._slots[self._key(variable)] = {name: slot.value for name, slot in slots.items()}
+
+    def apply(self, strategy, pairs, now):
+        for variable, gradient in pairs:
+            strategy.extended.update(variable.value, self._update, args=(self._slots[self._key(variable)], gradient, now), group=False)
+
+    def _update(self, variable, slots, gradient, now):
+        scalars = now.of_type[variable.dtype]
+        self._rule.update("base", variable, slots, member=now.member, cycle=now.cycle, scale=scalars.base_scale, lr=scalars.base_rate,
+                          grad=tf.cast(gradient, variable.dtype))
+
+
+class FusedMembers:
+    """Late-phase weights [K, ...]: an update is of one member's row, and of its rows of the slots."""
+
+    def __init__(self, owner, rule, variables, members):
+        self._rule, self._key, self._members = rule, owner._var_key, members
+        self._slots = {}
+        for variable in variables:
+            slots = rule.make_slots(owner, variable, (members,))
+            self._slots[self._key(variable)] = {name: slot.value for name, slot in slots.items()}
+
+    def apply(self, strategy, pairs, now):
+        for variable, gradient in pairs:
+            strategy.extended.update(variable.value, self._update, args=(self._slots[self._key(variable)], gradient, now), group=False)
+        if now.is_late is not None:
+
+            def copy_first_row():
+                for variable, _ in pairs:
+                    strategy.extended.update(variable.value, self._copy_first_row, group=False)
+
+            tf.cond(now.is_late, lambda: None, copy_first_row)
+
+    def _update(self, variable, slots, gradient, now):
+        self._rule.update("member", variable, slots, member=now.member, lr=now.of_type[variable.dtype].member_rate,
+                          grad=tf.cast(gradient, variable.dtype))
+
+    def _copy_first_row(self, variable):
+        variable.assign(tf.repeat(variable[:1], self._members, axis=0))
+
+    def restart(self, strategy):
+        """All slots as of members that have not been trained."""
+        for slots in self._slots.values():
+            for slot in slots.values():
+                strategy.extended.update(slot, lambda s: s.assign(tf.zeros_like(s)), group=False)

@@ -1,4 +1,3 @@
-#define EIGEN_USE_THREADS
 #include "kernels/cpu_op.h"
 
 #if defined(__linux__)
@@ -15,10 +14,23 @@ namespace {
 template <typename T>
 using Array = Eigen::TensorMap<Eigen::Tensor<T, 1, Eigen::RowMajor, Eigen::Index>>;
 
+using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
+
+// to[i] = from[i], by TensorFlow's threads. Eigen's own way to them waits on a condition variable,
+// which takes a libstdc++ newer than RHEL 9's.
+template <typename From, typename To>
+void Convert(tensorflow::OpKernelContext* ctx, int64_t size, const From* from, To* to) {
+  constexpr int64_t kBlock = 1 << 15;  // values; some microseconds
+  ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
+      size, Scheduling::Fixed(kBlock), [=](int64_t begin, int64_t end) {
+        Array<To>(to + begin, end - begin) =
+            Array<const From>(from + begin, end - begin).template cast<To>();
+      });
+}
+
 }  // namespace
 
 Parallel Cpu::threads() const {
-  using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
   auto* pool = ctx_->device()->tensorflow_cpu_worker_threads()->workers;
   return {pool->NumThreads(), [pool](int64_t tasks, const std::function<void(int64_t)>& task) {
             pool->ParallelFor(tasks, Scheduling::Fixed(1), [&task](int64_t begin, int64_t end) {
@@ -50,15 +62,13 @@ absl::Status Cpu::CheckIndices(const std::string& op, const char* name, int64_t 
 
 template <typename T>
 absl::Status Cpu::Widen(int64_t size, const T* from, float* to) const {
-  Array<float>(to, size).device(ctx_->eigen_cpu_device()) =
-      Array<const T>(from, size).template cast<float>();
+  Convert(ctx_, size, from, to);
   return absl::OkStatus();
 }
 
 template <typename T>
 absl::Status Cpu::Round(int64_t size, const float* from, T* to) const {
-  Array<T>(to, size).device(ctx_->eigen_cpu_device()) =
-      Array<const float>(from, size).template cast<T>();
+  Convert(ctx_, size, from, to);
   return absl::OkStatus();
 }
 

@@ -73,7 +73,7 @@ def relative_error(actual, expected):
 @pytest.mark.parametrize("dtype", [tf.float64, tf.float32, tf.float16, tf.bfloat16])
 @pytest.mark.parametrize("mode", ["eager", "function"])
 @pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("shape", [(70, 19), (6, 5, 7, 33)])
+@pytest.mark.parametrize("shape", [(70, 19), (6, 5, 7, 33), (3600, 19)])  # the last: half types in parts, by several threads
 def test_equals_stock_ops(dtype, mode, is_training, shape):
     ours = tf.function(results_and_gradients) if mode == "function" else results_and_gradients
     actual = ours(functools.partial(batch_norm, is_training=is_training), tensors(problem(shape), dtype))

@@ -5,14 +5,13 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 import late_phase
 from late_phase import loader
 
 
 def test_build_info_and_description_agree():
-    import tensorflow as tf
-
     info = loader.build_info()
     assert info["tensorflow"] == tf.__version__
     assert late_phase.__version__ == info["version"]
@@ -44,6 +43,31 @@ def test_library_of_another_tensorflow_names_the_fix(tmp_path):
     assert run.returncode != 0
     assert "was built for TensorFlow 2.99.0" in run.stderr and "pip install tensorflow==2.99.0" in run.stderr
     assert "undefined symbol" not in run.stderr
+
+
+def another_patch_release():
+    release = loader.build_info()["tensorflow"]
+    return release[:-1] + ("9" if release[-1] != "9" else "8")
+
+
+def test_library_of_another_patch_release_is_taken(monkeypatch):
+    """As the wheel's requirement says: any 2.21."""
+    info = {"version": "0.1.0", "tensorflow": another_patch_release()}
+    monkeypatch.setattr(loader, "build_info", lambda: info)
+    assert hasattr(loader.load.__wrapped__(), "late_phase_collapse")
+
+
+@pytest.mark.parametrize("same_release", [True, False])
+def test_a_symbol_that_tensorflow_lacks_is_blamed_on_the_release_if_that_differs(tmp_path, monkeypatch, same_release):
+    info = {"version": "0.1.0", "tensorflow": loader.build_info()["tensorflow"] if same_release else another_patch_release()}
+    source, library = tmp_path / "library.c", tmp_path / "_late_phase_ops.so"
+    source.write_text("int lacking();\nint f() { return lacking(); }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setenv("LATE_PHASE_OPS", str(library))
+    monkeypatch.setattr(loader, "build_info", lambda: info)
+    error, message = (tf.errors.NotFoundError, "undefined symbol: lacking") if same_release else (ImportError, f"pip install tensorflow=={info['tensorflow']}")
+    with pytest.raises(error, match=message):
+        loader.load.__wrapped__()
 
 
 def test_missing_library_says_how_to_get_it(tmp_path, monkeypatch):

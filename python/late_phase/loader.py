@@ -47,6 +47,20 @@ def build_info(path=None):
     return info
 
 
+def _wrong_tensorflow():
+    info = build_info()
+    return ImportError(
+        f"late_phase {info['version']} was built for TensorFlow {info['tensorflow']}, but this is TensorFlow {tf.__version__}. "
+        "TensorFlow's C++ interface changes with every release. Either install the one it was built for "
+        f"(pip install tensorflow=={info['tensorflow']}), or rebuild late_phase for {tf.__version__} (set the version in "
+        "tools/requirements.txt and run tools/setup)."
+    )
+
+
+def _minor_release(version):
+    return version.split(".")[:2]
+
+
 @functools.lru_cache(maxsize=None)
 def load():
     """Loads the op library and returns the module of its raw ops.
@@ -54,16 +68,15 @@ def load():
     Raises:
       ImportError: there is no library, or it was built for another TensorFlow.
     """
-    path = library_path()
-    built_for, found = build_info()["tensorflow"], tf.__version__
-    if built_for != found:
-        raise ImportError(
-            f"late_phase {build_info()['version']} was built for TensorFlow {built_for}, but this is TensorFlow {found}. "
-            "TensorFlow's C++ interface changes with every release. Either install the one it was built for "
-            f"(pip install tensorflow=={built_for}), or rebuild late_phase for {found} (set the version in "
-            "tools/requirements.txt and run tools/setup)."
-        )
-    return tf.load_op_library(path)
+    path, built_for = library_path(), build_info()["tensorflow"]
+    if _minor_release(built_for) != _minor_release(tf.__version__):
+        raise _wrong_tensorflow()
+    try:
+        return tf.load_op_library(path)
+    except tf.errors.NotFoundError as error:  # a symbol that a patch release took away
+        if built_for == tf.__version__:
+            raise
+        raise _wrong_tensorflow() from error
 
 
 def describe():

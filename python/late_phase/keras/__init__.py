@@ -11,5 +11,7 @@ Training uses one member per minibatch, which the optimizer chooses; inference u
 from late_phase.keras.conversion import collapse, convert
 from late_phase.keras.layers import BatchNormalization, Dense
 from late_phase.keras.optimizer import LatePhaseOptimizer
+from late_phase.keras.rank1 import Rank1Conv2D, Rank1Dense
+from late_phase.keras.rank1_lstm import Rank1LSTM
 
-__all__ = ["BatchNormalization", "Dense", "LatePhaseOptimizer", "collapse", "convert"]
+__all__ = ["BatchNormalization", "Dense", "LatePhaseOptimizer", "Rank1Conv2D", "Rank1Dense", "Rank1LSTM", "collapse", "convert"]

@@ -20,12 +20,20 @@ def collapse(model):
 
     Returns:
       A model of the same kind, not compiled.
+
+    Raises:
+      ValueError: a late-phase layer is inside of another layer, which cannot be taken apart.
     """
 
     def plain(layer):
-        return layer.plain_layer() if isinstance(layer, MemberLayer) else None
+        if isinstance(layer, MemberLayer):
+            return layer.plain_layer()
+        inner = [part.name for part in layer._flatten_layers() if isinstance(part, MemberLayer)] if isinstance(layer, keras.Layer) else []
+        if inner:
+            raise ValueError(f"Layers with members must be layers of the model, not parts of others. Received: {inner[0]} in {layer.name}")
+        return None
 
-    return _copy(model, plain, lambda weights: [w.mean(axis=0, dtype=np.float64) for w in weights])
+    return _copy(model, plain, lambda layer: layer.plain_weights())
 
 
 def convert(model, members, batch_norm=True, head=True):
@@ -57,7 +65,7 @@ def convert(model, members, batch_norm=True, head=True):
     def with_members(layer):
         return _with_members(layer, members) if layer in chosen else None
 
-    return _copy(model, with_members, lambda weights: [np.repeat(w[np.newaxis], members, axis=0) for w in weights])
+    return _copy(model, with_members, lambda layer: [np.repeat(w[np.newaxis], members, axis=0) for w in layer.get_weights()])
 
 
 def _with_members(layer, members):
@@ -83,16 +91,19 @@ def _leaves(model):
 
 
 def _copy(model, other_kind, other_weights):
-    """A copy with weights. Where `other_kind(layer)` is a layer, it takes the place, with `other_weights(weights)`."""
+    """A copy with weights. Where `other_kind(layer)` is a layer, it takes the place, with `other_weights(layer)`."""
     _require_copyable(model)
-    replaced = set()
+    copied, replaced = [], []
 
     def clone(layer):
         other = other_kind(layer)
-        if other is None:
-            return layer.__class__.from_config(layer.get_config())
-        replaced.add(layer)
-        return other
+        if other is not None:
+            replaced.append((layer, other))
+            return other
+        same = layer.__class__.from_config(layer.get_config())
+        if isinstance(layer, keras.Layer):  # and not an operation of a Functional model
+            copied.append((layer, same))
+        return same
 
     # Keras would compile the copy with this model's optimizer, which has been built for other weights.
     compiled, model.compiled = model.compiled, False
@@ -100,7 +111,8 @@ def _copy(model, other_kind, other_weights):
         copy = keras.models.clone_model(model, clone_function=clone, recursive=True)
     finally:
         model.compiled = compiled
-    for layer, other in zip(_leaves(model), _leaves(copy), strict=True):
-        weights = layer.get_weights()
-        other.set_weights(other_weights(weights) if layer in replaced else weights)
+    for layer, same in copied:
+        same.set_weights(layer.get_weights())
+    for layer, other in replaced:
+        other.set_weights(other_weights(layer))
     return copy

@@ -7,6 +7,7 @@ is what inference wants at any time.
 import weakref
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from late_phase.keras.wrapped_updates import write_rows
@@ -107,6 +108,10 @@ class MemberLayer(keras.layers.Layer):
     def plain_layer(self):
         """The Keras layer without members that does what this one does in inference."""
         raise NotImplementedError
+
+    def plain_weights(self):
+        """The arrays with which `plain_layer` does so. Here: every weight has members."""
+        return [weight.mean(axis=0, dtype=np.float64) for weight in self.get_weights()]
 
     def get_config(self):
         return {**super().get_config(), "members": self.members}

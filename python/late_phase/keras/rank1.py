@@ -1,0 +1,137 @@
+"""Keras layers whose kernel is scaled by a member's rank-1 factors, W_k = (u_k v_kᵀ) ∘ kernel. The LSTM is in rank1_lstm.py.
+
+Kernel and bias are base weights, which all members share. The factors, u over the inputs and v over the outputs, are the
+late-phase weights: a member costs inputs + outputs numbers, where it costs their product in `late_phase.keras.Dense`.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from late_phase.keras.members import MemberLayer, register
+
+
+def scaled(kernel, u, v):
+    """kernel [..., in, out] ∘ (u vᵀ), of u [in] and v [out]: arrays or tensors."""
+    return kernel * u[:, None] * v
+
+
+class Rank1Layer(MemberLayer):
+    """A Keras layer, `plain_class`, with factors [K, in] and [K, out] for one of its kernels. Comes before it among the bases."""
+
+    plain_class = None
+
+    def __init__(self, members, u_initializer, v_initializer, **kwargs):
+        super().__init__(members, **kwargs)
+        self.u_initializer = keras.initializers.get(u_initializer)
+        self.v_initializer = keras.initializers.get(v_initializer)
+        self.supports_jit = False  # the optimizer's ops do not compile under XLA, nor does the LSTM's
+
+    def require(self, **options):
+        """Refuses what `plain_class` can do and this layer cannot: each option must have the given value."""
+        for name, value in options.items():
+            received = getattr(self, name)
+            if received != value:
+                value, received = (getattr(x, "__name__", repr(x)) for x in (value, received))
+                raise ValueError(f"`{name}` must be {value} in {type(self).__name__}. Received: {name}={received}")
+
+    def add_factors(self, inputs, outputs):
+        self.u = self.add_member_weight((inputs,), self.u_initializer, name="u")
+        self.v = self.add_member_weight((outputs,), self.v_initializer, name="v")
+
+    def factors(self, training):
+        """u [in] and v [out] of this call."""
+        return [tf.cast(self.row(factor, training), self.compute_dtype) for factor in (self.u, self.v)]
+
+    def plain_layer(self):
+        config = self.get_config()
+        for option in ("members", "u_initializer", "v_initializer"):
+            del config[option]
+        return self.plain_class.from_config(config)
+
+    def plain_kernel(self, kernel):
+        """The array of a kernel with the mean factors in it."""
+        return scaled(kernel.numpy().astype(np.float64), *(factor.numpy().mean(axis=0, dtype=np.float64) for factor in (self.u, self.v)))
+
+    def plain_weights(self):
+        return [self.plain_kernel(self.kernel), *([] if self.bias is None else [self.bias.numpy()])]
+
+    # Keras's Dense and Conv2D save kernel and bias alone.
+
+    def save_own_variables(self, store):
+        keras.layers.Layer.save_own_variables(self, store)
+
+    def load_own_variables(self, store):
+        keras.layers.Layer.load_own_variables(self, store)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "u_initializer": keras.initializers.serialize(self.u_initializer),
+            "v_initializer": keras.initializers.serialize(self.v_initializer),
+        }
+
+
+@register
+class Rank1Dense(Rank1Layer, keras.layers.Dense):
+    """`keras.layers.Dense` whose kernel is scaled by a member's rank-1 factors.
+
+    `outputs = activation(((inputs * u[k]) @ kernel) * v[k] + bias)`. Kernel and bias are shared by all members. Training uses the
+    factors of one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members' factors.
+
+    Args:
+      units: the size of the output.
+      members: K, how many members there are.
+      u_initializer, v_initializer: of the factors of one member, with which all start. With ones the layer starts as Keras's.
+      **kwargs: the options of `keras.layers.Dense`, except LoRA and quantization.
+    """
+
+    plain_class = keras.layers.Dense
+
+    def __init__(self, units, members, u_initializer="ones", v_initializer="ones", **kwargs):
+        super().__init__(members, u_initializer, v_initializer, units=units, **kwargs)
+        self.require(lora_rank=None, quantization_config=None)
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.add_factors(input_shape[-1], self.units)
+
+    def call(self, inputs, training=False):
+        u, v = self.factors(training)
+        outputs = keras.ops.matmul(inputs * u, self.kernel) * v
+        if self.bias is not None:
+            outputs = keras.ops.add(outputs, self.bias)
+        return self.activation(outputs)
+
+
+@register
+class Rank1Conv2D(Rank1Layer, keras.layers.Conv2D):
+    """`keras.layers.Conv2D` whose kernel is scaled by a member's rank-1 factors, per input and per output channel.
+
+    `outputs = activation(conv(inputs * u[k], kernel) * v[k] + bias)`. Kernel and bias are shared by all members. Training uses the
+    factors of one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members' factors.
+
+    Args:
+      filters: the number of output channels.
+      kernel_size: an integer, or a tuple of two: height and width of the window.
+      members: K, how many members there are.
+      u_initializer, v_initializer: of the factors of one member, with which all start. With ones the layer starts as Keras's.
+      **kwargs: the options of `keras.layers.Conv2D`, except `groups`, LoRA and channels that come first.
+    """
+
+    plain_class = keras.layers.Conv2D
+
+    def __init__(self, filters, kernel_size, members, u_initializer="ones", v_initializer="ones", **kwargs):
+        super().__init__(members, u_initializer, v_initializer, filters=filters, kernel_size=kernel_size, **kwargs)
+        self.require(groups=1, lora_rank=None, data_format="channels_last")
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.add_factors(input_shape[-1], self.filters)
+
+    def call(self, inputs, training=False):
+        # A minibatch has one member, and its kernel is much smaller than its images.
+        outputs = self.convolution_op(inputs, scaled(self.kernel, *self.factors(training)))
+        if self.bias is not None:
+            outputs = keras.ops.add(outputs, self.bias)
+        return self.activation(outputs)

@@ -47,7 +47,8 @@ LAYERS = {
         Rank1Conv2D, keras.layers.Conv2D, dict(filters=4, kernel_size=(3, 2), strides=2, padding="same", activation="tanh"), (2, 7, 6, 3),
         lambda *weights: conv(*weights, strides=[2, 2], padding="SAME")),
     "conv with holes": (
-        Rank1Conv2D, keras.layers.Conv2D, dict(filters=1, kernel_size=2, dilation_rate=(2, 1), activation="tanh", use_bias=False), (3, 5, 4, 2),
+        Rank1Conv2D, keras.layers.Conv2D, dict(filters=1, kernel_size=2, dilation_rate=(2, 1), activation="tanh", use_bias=False),
+        (3, 5, 4, 2),
         lambda x, kernel, u, v: conv(x, kernel, 0, u, v, padding="VALID", dilations=(2, 1))),
     "lstm": (Rank1LSTM, keras.layers.LSTM, dict(units=5, return_sequences=True), (4, 7, 3), lstm),
     "lstm to last output": (
@@ -279,15 +280,15 @@ def test_factors_start_as_their_initializers_say(name):
 # Precision.
 
 
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_mixed_bfloat16(name):
-    layer = with_random_weights(name, dtype="mixed_bfloat16")
-    exact = with_random_weights(name)
+def test_mixed_precision(name, half):
+    layer, exact = with_random_weights(name, dtype=f"mixed_{half}"), with_random_weights(name)
     assert {weight.dtype for weight in layer.weights} == {"float32"}
     x = inputs_of(name)
     for training in (True, False):
         y = layer(x, training=training)
-        assert y.dtype == tf.bfloat16
+        assert y.dtype == half
         np.testing.assert_allclose(tf.cast(y, tf.float64), exact(x, training=training), rtol=0.05, atol=0.05)
 
 
@@ -465,7 +466,7 @@ def test_layers_do_not_claim_to_compile_under_xla():
     ("lstm", dict(use_cudnn=True), "`use_cudnn` must be 'auto' in Rank1LSTM. Received: use_cudnn=True"),
     ("lstm", dict(time_major=True), "Rank1LSTM: {'time_major': True}"),
     ("conv", dict(groups=2), "`groups` must be 1 in Rank1Conv2D. Received: groups=2"),
-    ("conv", dict(data_format="channels_first"), "`data_format` must be 'channels_last' in Rank1Conv2D. Received: data_format='channels_first'"),
+    ("conv", dict(data_format="channels_first"), "`data_format` must be 'channels_last' in Rank1Conv2D. Received: .*='channels_first'"),
     ("conv", dict(lora_rank=2), "`lora_rank` must be None in Rank1Conv2D. Received: lora_rank=2"),
     ("dense", dict(lora_rank=2), "`lora_rank` must be None in Rank1Dense. Received: lora_rank=2"),
     *[(name, dict(members=0), "`members` must be an integer of at least 1. Received: members=0") for name in KINDS],

@@ -7,12 +7,6 @@ import late_phase
 from late_phase.keras.members import MemberLayer, mean_of_rows, register
 
 
-def _without_members(layer, plain_class):
-    config = layer.get_config()
-    del config["members"]
-    return plain_class.from_config(config)
-
-
 @register
 class Dense(MemberLayer):
     """`keras.layers.Dense` whose kernel and bias have a row per member: the late-phase head of a network.
@@ -25,6 +19,8 @@ class Dense(MemberLayer):
       activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: as in
         `keras.layers.Dense`; initializers are for one member, with which all start.
     """
+
+    plain_class = keras.layers.Dense
 
     def __init__(
         self, units, members, activation=None, use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zeros",
@@ -63,9 +59,6 @@ class Dense(MemberLayer):
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
 
-    def plain_layer(self):
-        return _without_members(self, keras.layers.Dense)
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -94,6 +87,8 @@ class BatchNormalization(MemberLayer):
       synchronized: whether the replicas of a `tf.distribute` strategy normalise by the statistics of their joint minibatch. Without,
         each uses its own; the moving statistics follow the replicas' mean in both cases.
     """
+
+    plain_class = keras.layers.BatchNormalization
 
     def __init__(
         self, members, axis=-1, momentum=0.99, epsilon=1e-3, center=True, scale=True, beta_initializer="zeros",
@@ -188,9 +183,6 @@ class BatchNormalization(MemberLayer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def plain_layer(self):
-        return _without_members(self, keras.layers.BatchNormalization)
 
     def get_config(self):
         return {

@@ -45,6 +45,9 @@ def mean_of_rows(variable):
 class MemberLayer(keras.layers.Layer):
     """A layer some of whose weights have a row per member."""
 
+    plain_class = None  # the Keras layer that it is in inference
+    own_options = ("members",)  # which that one lacks
+
     def __init__(self, members, **kwargs):
         super().__init__(**kwargs)
         self.members = check_members(members)
@@ -107,7 +110,7 @@ class MemberLayer(keras.layers.Layer):
 
     def plain_layer(self):
         """The Keras layer without members that does what this one does in inference."""
-        raise NotImplementedError
+        return self.plain_class.from_config({key: value for key, value in self.get_config().items() if key not in self.own_options})
 
     def plain_weights(self):
         """The arrays with which `plain_layer` does so. Here: every weight has members."""

@@ -17,9 +17,9 @@ def scaled(kernel, u, v):
 
 
 class Rank1Layer(MemberLayer):
-    """A Keras layer, `plain_class`, with factors [K, in] and [K, out] for one of its kernels. Comes before it among the bases."""
+    """A Keras layer with factors [K, in] and [K, out] for one of its kernels. Comes before Keras's class among the bases."""
 
-    plain_class = None
+    own_options = ("members", "u_initializer", "v_initializer")
 
     def __init__(self, members, u_initializer, v_initializer, **kwargs):
         super().__init__(members, **kwargs)
@@ -42,12 +42,6 @@ class Rank1Layer(MemberLayer):
     def factors(self, training):
         """u [in] and v [out] of this call."""
         return [tf.cast(self.row(factor, training), self.compute_dtype) for factor in (self.u, self.v)]
-
-    def plain_layer(self):
-        config = self.get_config()
-        for option in ("members", "u_initializer", "v_initializer"):
-            del config[option]
-        return self.plain_class.from_config(config)
 
     def plain_kernel(self, kernel):
         """The array of a kernel with the mean factors in it."""

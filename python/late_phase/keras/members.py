@@ -101,12 +101,17 @@ class MemberLayer(keras.layers.Layer):
         for (variable, _), row in zip(pairs, rows):
             write_rows(variable.value, indices, row)
 
+    # Not super's: Keras's Dense and Conv2D, which layers with members may be, save kernel and bias alone.
+
+    def save_own_variables(self, store):
+        keras.layers.Layer.save_own_variables(self, store)
+
     def load_own_variables(self, store):
         for i, variable in enumerate(self._trainable_variables + self._non_trainable_variables):
             saved = store[str(i)].shape if str(i) in store else None
             if saved and hasattr(variable, "late_phase_members") and len(saved) == len(variable.shape) and saved[0] != self.members:
                 raise ValueError(f"`members` must be that of the saved weights. Received: members={self.members} in {variable.path}, {saved[0]} saved")
-        super().load_own_variables(store)
+        keras.layers.Layer.load_own_variables(self, store)
 
     def plain_layer(self):
         """The Keras layer without members that does what this one does in inference."""

@@ -50,14 +50,6 @@ class Rank1Layer(MemberLayer):
     def plain_weights(self):
         return [self.plain_kernel(self.kernel), *([] if self.bias is None else [self.bias.numpy()])]
 
-    # Keras's Dense and Conv2D save kernel and bias alone.
-
-    def save_own_variables(self, store):
-        keras.layers.Layer.save_own_variables(self, store)
-
-    def load_own_variables(self, store):
-        keras.layers.Layer.load_own_variables(self, store)
-
     def get_config(self):
         return {
             **super().get_config(),

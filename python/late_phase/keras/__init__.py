@@ -9,9 +9,24 @@ Training uses one member per minibatch, which the optimizer chooses; inference u
 """
 
 from late_phase.keras.conversion import collapse, convert
+from late_phase.keras.ensemble import ensemble
 from late_phase.keras.layers import BatchNormalization, Dense
 from late_phase.keras.optimizer import LatePhaseOptimizer
 from late_phase.keras.rank1 import Rank1Conv2D, Rank1Dense
 from late_phase.keras.rank1_lstm import Rank1LSTM
+from late_phase.keras.reestimation import reestimate_batch_norm
+from late_phase.keras.swa import SWA
 
-__all__ = ["BatchNormalization", "Dense", "LatePhaseOptimizer", "Rank1Conv2D", "Rank1Dense", "Rank1LSTM", "collapse", "convert"]
+__all__ = [
+    "BatchNormalization",
+    "Dense",
+    "LatePhaseOptimizer",
+    "Rank1Conv2D",
+    "Rank1Dense",
+    "Rank1LSTM",
+    "SWA",
+    "collapse",
+    "convert",
+    "ensemble",
+    "reestimate_batch_norm",
+]

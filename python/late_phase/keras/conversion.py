@@ -52,7 +52,7 @@ def convert(model, members, batch_norm=True, head=True):
       ValueError: a layer has an option that the one with members lacks, or there is nothing to convert.
     """
     check_members(members)
-    _require_copyable(model)
+    require_graph(model)
     chosen = [layer for layer in _leaves(model) if batch_norm and type(layer) is keras.layers.BatchNormalization]
     if head:
         last = _leaves(model)[-1]
@@ -79,9 +79,14 @@ def _with_members(layer, members):
     return cls.from_config({**{key: value for key, value in config.items() if key in known}, "members": members})
 
 
-def _require_copyable(model):
-    if not (isinstance(model, keras.Sequential) or type(model).__name__ == "Functional"):
-        raise ValueError(f"`model` must be Sequential or Functional, whose layers can be copied one by one. Received: {type(model).__name__}")
+def has_graph(model):
+    """Whether a model's layers, and how they are called, are known one by one."""
+    return isinstance(model, keras.Sequential) or type(model).__name__ == "Functional"
+
+
+def require_graph(model):
+    if not has_graph(model):
+        raise ValueError(f"`model` must be Sequential or Functional, whose layers are known one by one. Received: {type(model).__name__}")
     if not model.built:
         raise ValueError("`model` must be built: call it once, or give it an Input. Received: one without weights")
 
@@ -92,7 +97,7 @@ def _leaves(model):
 
 def _copy(model, other_kind, other_weights):
     """A copy with weights. Where `other_kind(layer)` is a layer, it takes the place, with `other_weights(layer)`."""
-    _require_copyable(model)
+    require_graph(model)
     copied, replaced = [], []
 
     def clone(layer):

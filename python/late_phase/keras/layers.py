@@ -4,7 +4,12 @@ import keras
 import tensorflow as tf
 
 import late_phase
-from late_phase.keras.members import MemberLayer, mean_of_rows, register
+from late_phase.keras.members import MemberLayer, join_members, mean_of_rows, register, split_members
+
+
+def _along(variable, x):
+    """[K, C] -> [K, 1, ..., 1, C], to go with x [K, N, ..., C]."""
+    return tf.reshape(variable.value, [variable.shape[0], *[1] * (len(x.shape) - 2), variable.shape[1]])
 
 
 @register
@@ -55,6 +60,13 @@ class Dense(MemberLayer):
             if self.bias_regularizer is not None and training:
                 self.add_loss(self.bias_regularizer(bias))
         return self.activation(outputs)
+
+    def call_members(self, inputs):
+        x = split_members(inputs, self.members)  # [K, N, ..., C]
+        outputs = tf.einsum("kn...c,kcu->kn...u", x, tf.cast(self.kernel.value, self.compute_dtype))
+        if self.bias is not None:
+            outputs = outputs + tf.cast(_along(self.bias, outputs), self.compute_dtype)
+        return self.activation(join_members(outputs))
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
@@ -180,6 +192,15 @@ class BatchNormalization(MemberLayer):
     def _moved(self, statistic, batch):
         """The current member's row of a moving statistic, moved towards that of a minibatch, [channels]."""
         return self.row(statistic, training=True) * self.momentum + tf.stop_gradient(batch) * (1 - self.momentum)
+
+    def call_members(self, inputs):
+        wide = self.moving_mean.dtype
+        x = tf.cast(split_members(inputs, self.members), wide)  # [K, N, ..., C]
+        mean, variance = _along(self.moving_mean, x), _along(self.moving_variance, x)
+        gamma = None if self.gamma is None else _along(self.gamma, x)
+        beta = None if self.beta is None else _along(self.beta, x)
+        outputs = tf.nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
+        return tf.cast(join_members(outputs), self.compute_dtype)
 
     def compute_output_shape(self, input_shape):
         return input_shape

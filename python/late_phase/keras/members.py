@@ -42,6 +42,21 @@ def mean_of_rows(variable):
     return rows[0] + tf.reduce_mean(rows - rows[0], axis=0)
 
 
+def split_members(x, members):
+    """[K*N, ...], member 0 first -> [K, N, ...]."""
+    shape = tf.shape(x)
+    split = tf.reshape(x, tf.concat([[members, shape[0] // members], shape[1:]], axis=0))
+    split.set_shape([members, None, *x.shape[1:]])
+    return split
+
+
+def join_members(x):
+    """[K, N, ...] -> [K*N, ...]."""
+    joined = tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], axis=0))
+    joined.set_shape([None, *x.shape[2:]])
+    return joined
+
+
 class MemberLayer(keras.layers.Layer):
     """A layer some of whose weights have a row per member."""
 
@@ -112,6 +127,13 @@ class MemberLayer(keras.layers.Layer):
             if saved and hasattr(variable, "late_phase_members") and len(saved) == len(variable.shape) and saved[0] != self.members:
                 raise ValueError(f"`members` must be that of the saved weights. Received: members={self.members} in {variable.path}, {saved[0]} saved")
         keras.layers.Layer.load_own_variables(self, store)
+
+    def call_members(self, inputs):
+        """Inference with all members, each on its own part of the batch: [K*N, ...] -> [K*N, ...], member 0 first (`split_members`).
+
+        A layer whose `call` takes a mask, states or the like takes them here too.
+        """
+        raise NotImplementedError
 
     def plain_layer(self):
         """The Keras layer without members that does what this one does in inference."""

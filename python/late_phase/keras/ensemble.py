@@ -1,0 +1,197 @@
+"""All members at once: their predictions, averaged, from one pass with the members folded into the batch.
+
+A tensor is per member, [K*N, ...] with the rows of member 0 first, from the first layer with members on; what comes before is computed once.
+"""
+
+import inspect
+
+import keras
+import tensorflow as tf
+
+from late_phase.keras.conversion import has_graph, require_graph
+from late_phase.keras.members import MemberLayer, register, split_members
+
+
+def ensemble(model, activation=None):
+    """A model whose output is the mean of what the members of `model` predict, each with its own weights and statistics.
+
+    All members run in one pass. It shares the layers of `model`, so it follows its training, and is for inference: `collapse` costs less and is what
+    late-phase weights are for, an ensemble tells how much the members differ. Keras saves it like any model, unless a nested model with members
+    is called both on what depends on members and on what does not.
+
+    Example:
+
+        probabilities = late_phase.keras.ensemble(model, activation="softmax").predict(x)  # for a model that gives logits
+
+    Args:
+      model: a Sequential or Functional model with layers that have members, also inside of nested models of these kinds.
+      activation: applied to each member's output before the mean. A model that gives logits needs its "softmax" or "sigmoid" here: the mean of
+        probabilities is meant, which is not that of logits.
+
+    Returns:
+      A Functional model with the inputs of `model`, not compiled.
+
+    Raises:
+      ValueError: there are no members, not as many in all layers, or a layer has no pass over all members.
+    """
+    require_graph(model)
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, MemberLayer)]
+    members = sorted({layer.members for layer in layers})
+    if len(members) != 1:
+        raise ValueError(f"`model` must have layers with members, as many in all. Received: members={members}")
+    for layer in layers:
+        if type(layer).call_members is MemberLayer.call_members:
+            raise ValueError(f"All layers with members must have a pass over all of them. Received: {layer.name}, {type(layer).__name__}, without")
+    fold = _Fold(members[0])
+    inputs = [keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in model.inputs]
+    outputs = fold.run(model, inputs)
+    mean = [MeanOfMembers(members[0], activation, dtype="float64" if x.dtype == "float64" else "float32")(x) for x in outputs]
+    if isinstance(model, keras.Sequential):
+        return keras.Model(inputs[0], mean[0], name=f"{model.name}_ensemble")
+    pack = keras.tree.pack_sequence_as
+    return keras.Model(pack(model.input, inputs), pack(model.output, mean), name=f"{model.name}_ensemble")
+
+
+class _Fold:
+    """Calls layers on symbolic tensors, of which it knows which are per member."""
+
+    def __init__(self, members):
+        self._members = members
+        self._per_member = {}  # id -> the tensor; holding it keeps the id its own
+        self._replicas = {}  # id -> (the tensor, its replicas), of tensors that are not per member
+        self._stand_ins = {}  # of a layer with members, or of a nested model and which of its inputs are per member
+
+    def run(self, model, inputs):
+        """The outputs of `model`, flat, all per member."""
+        if isinstance(model, keras.Sequential):
+            (outputs,) = inputs
+            for layer in model.layers:
+                outputs = self._call(layer, outputs)
+        else:
+            outputs = model._run_through_graph(inputs, call_fn=self._call)
+        return [self._for_members(x) for x in keras.tree.flatten(outputs)]
+
+    def _call(self, layer, *args, **kwargs):
+        tensors = [x for x in keras.tree.flatten((args, kwargs)) if isinstance(x, keras.KerasTensor)]
+        if isinstance(layer, MemberLayer):
+            stand_in = self._stand_in(layer, lambda: AllMembers(layer, name=layer.name))
+        elif _has_members(layer):
+            if not has_graph(layer):
+                raise ValueError(
+                    "Layers with members must be in models that are Sequential or Functional, whose layers can be called one by one. "
+                    f"Received: one inside of {layer.name}, {type(layer).__name__}"
+                )
+            flags = tuple(id(x) in self._per_member for x in tensors)
+            outputs = self._stand_in((layer, flags), lambda: self._nested(layer, flags))(*args, **kwargs)
+            return self._mark(outputs)
+        elif any(id(x) in self._per_member for x in tensors):
+            stand_in = layer
+        else:
+            return layer(*args, **kwargs)
+        args, kwargs = keras.tree.map_structure(lambda x: self._for_members(x) if isinstance(x, keras.KerasTensor) else x, (args, kwargs))
+        return self._mark(stand_in(*args, **kwargs))
+
+    def _nested(self, model, per_member):
+        inputs = [keras.Input(batch_shape=(None, *x.shape[1:]), dtype=x.dtype) for x in model.inputs]
+        self._mark([x for x, flag in zip(inputs, per_member, strict=True) if flag])
+        outputs = self.run(model, inputs)
+        if isinstance(model, keras.Sequential):
+            return keras.Model(inputs[0], outputs[0])
+        return keras.Model(keras.tree.pack_sequence_as(model.input, inputs), keras.tree.pack_sequence_as(model.output, outputs))
+
+    def _stand_in(self, key, make):
+        if key not in self._stand_ins:
+            self._stand_ins[key] = make()
+        return self._stand_ins[key]
+
+    def _mark(self, tensors):
+        self._per_member.update((id(x), x) for x in keras.tree.flatten(tensors))
+        return tensors
+
+    def _for_members(self, x):
+        if id(x) in self._per_member:
+            return x
+        if id(x) not in self._replicas:
+            self._replicas[id(x)] = x, self._mark(Replicas(self._members)(x))
+        return self._replicas[id(x)][1]
+
+
+def _has_members(layer):
+    return isinstance(layer, keras.Layer) and any(isinstance(inner, MemberLayer) for inner in layer._flatten_layers())
+
+
+@register
+class Replicas(keras.layers.Layer):
+    """[N, ...] -> [K*N, ...]: the same for each member."""
+
+    def __init__(self, members, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.members = members
+        self.supports_masking = True
+        self.built = True
+
+    def call(self, inputs):
+        return tf.concat([inputs] * self.members, axis=0)
+
+    def compute_mask(self, inputs, mask=None):
+        return None if mask is None else keras.ops.concatenate([mask] * self.members, axis=0)
+
+    def compute_output_spec(self, inputs):
+        batch = inputs.shape[0]
+        return keras.KerasTensor((None if batch is None else self.members * batch, *inputs.shape[1:]), inputs.dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "members": self.members}
+
+
+@register
+class AllMembers(keras.layers.Layer):
+    """A layer with members that applies each of them to its part of [K*N, ...]."""
+
+    def __init__(self, layer, **kwargs):
+        super().__init__(**{"dtype": layer.dtype_policy, **kwargs})
+        self.layer = layer
+        self.supports_masking = layer.supports_masking
+        self.supports_jit = layer.supports_jit
+        self._takes_mask = "mask" in inspect.signature(layer.call_members).parameters
+
+    def build(self, input_shape):
+        if not self.layer.built:
+            self.layer.build(input_shape)
+        self.built = True
+
+    def call(self, *args, mask=None, **kwargs):
+        return self.layer.call_members(*args, **kwargs, **({"mask": mask} if self._takes_mask else {}))
+
+    def compute_mask(self, inputs, mask=None):
+        return self.layer.compute_mask(inputs, mask)
+
+    def compute_output_spec(self, *args, mask=None, **kwargs):
+        return self.layer.compute_output_spec(*args, **kwargs)
+
+    def get_config(self):
+        return {**super().get_config(), "layer": keras.saving.serialize_keras_object(self.layer)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "layer": keras.saving.deserialize_keras_object(config["layer"])})
+
+
+@register
+class MeanOfMembers(keras.layers.Layer):
+    """[K*N, ...] -> [N, ...]: the mean over the members, each after `activation`."""
+
+    def __init__(self, members, activation=None, **kwargs):
+        super().__init__(**kwargs)
+        self.members = members
+        self.activation = keras.activations.get(activation)
+        self.built = True
+
+    def call(self, inputs):
+        return tf.reduce_mean(split_members(self.activation(inputs), self.members), axis=0)
+
+    def compute_output_shape(self, input_shape):
+        return (None if input_shape[0] is None else input_shape[0] // self.members, *input_shape[1:])
+
+    def get_config(self):
+        return {**super().get_config(), "members": self.members, "activation": keras.activations.serialize(self.activation)}

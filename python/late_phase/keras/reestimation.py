@@ -1,0 +1,146 @@
+"""Statistics of BatchNormalization for weights that were never trained as they are: averages over members, over time."""
+
+import contextlib
+import itertools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from late_phase.keras.layers import BatchNormalization
+from late_phase.keras.members import MemberLayer, mean_of_rows
+
+_ARRAY_BATCH = 32  # Keras's own choice for arrays
+
+
+def layers_to_reestimate(model):
+    """The BatchNormalization layers of `model`, Keras's and those with members, at any depth. Frozen ones keep what they have."""
+    kinds = (keras.layers.BatchNormalization, BatchNormalization)
+    return [layer for layer in model._flatten_layers() if isinstance(layer, kinds) and layer.trainable]
+
+
+def reestimate_batch_norm(model, dataset, steps=None):
+    """Sets the moving statistics of all BatchNormalization layers to those that `dataset` has under the weights as they are.
+
+    One pass over the data, in which BatchNormalization normalises by the batch, as in training, and everything else does what it does in
+    inference: no dropout, nothing random, and the weights that inference uses, for layers with members the mean of the members. The new statistics are
+    the mean of those of the batches, each counting by its number of values per channel. For layers with members they become those of every member.
+
+    Nothing else is touched: no weight, no optimizer, no metric. Statistics are written after the pass, so if it fails, all is as before.
+    Frozen layers (`trainable = False`) keep theirs. A layer that the model calls with `training=False` is estimated like the others, unless
+    it is frozen too. A model without layers to estimate is left alone, and the data is not read.
+
+    Example:
+
+        model.set_weights(averaged_weights)
+        late_phase.keras.reestimate_batch_norm(model, training_data)  # a tf.data.Dataset in batches
+
+    Args:
+      model: a Keras model of any kind.
+      dataset: batches as `fit` takes them: a `tf.data.Dataset`, a `keras.utils.PyDataset`, anything that iterates over batches; or arrays, which
+        are taken in batches of 32. Of a tuple, (x, y) or (x, y, sample_weight), only x is used.
+      steps: how many batches to take; None: all.
+
+    Raises:
+      ValueError: `dataset` has no batch, fewer than `steps`, or no end while `steps` is None; or a layer was not reached.
+    """
+    if not model.built:
+        raise ValueError("`model` must be built: call it once, or give it an Input. Received: one without weights")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"`steps` must be an integer of at least 1, or None. Received: steps={steps!r}")
+    layers = layers_to_reestimate(model)
+    for layer in layers:
+        if getattr(layer, "renorm", False):
+            raise ValueError(f"BatchNormalization must be without `renorm` to be re-estimated. Received: renorm=True in {layer.path}")
+    if not layers:
+        return
+
+    noted = []  # (index of the layer, values per channel, mean, variance) of the calls of one step
+
+    def step(x):
+        noted.clear()
+        model(x, training=False)
+        return list(noted)
+
+    run = step if model.run_eagerly else tf.function(step, reduce_retracing=True)
+    counts = np.zeros(len(layers))
+    sums = [[0.0, 0.0] for _ in layers]
+    batches = 0
+    with _calls_replaced({layer: _normalising_by_the_batch(layer, i, noted) for i, layer in enumerate(layers)}):
+        for x in itertools.islice(_batches(dataset, steps), steps):
+            batches += 1
+            for index, count, *statistics in run(keras.tree.map_structure(keras.ops.convert_to_tensor, x)):
+                index, count = int(index), int(count)
+                if count:  # an empty batch has no statistics
+                    counts[index] += count
+                    sums[index] = [total + count * s.numpy().astype(np.float64) for total, s in zip(sums[index], statistics)]
+    if batches < (steps or 1):
+        raise ValueError(f"`dataset` must have at least {steps or 1} batches. Received: {batches} batches")
+    for layer, count in zip(layers, counts):
+        if not count:
+            raise ValueError(f"The data must reach every BatchNormalization layer that is not frozen. Received: no values in {layer.path}")
+    for layer, count, (mean, variance) in zip(layers, counts, sums):
+        for variable, total in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+            variable.assign(np.broadcast_to(total / count, variable.shape))
+
+
+def _batches(dataset, steps):
+    """The x of each batch."""
+    if isinstance(dataset, keras.utils.PyDataset):
+        if dataset.num_batches is None and steps is None:
+            raise ValueError("`steps` must be given for a dataset that does not say how many batches it has. Received: steps=None")
+        batches = (dataset[i] for i in (itertools.count() if dataset.num_batches is None else range(dataset.num_batches)))
+    elif _is_arrays(dataset):
+        x = dataset[0] if isinstance(dataset, tuple) else dataset
+        size = len(keras.tree.flatten(x)[0])
+        yield from (keras.tree.map_structure(lambda a: a[i : i + _ARRAY_BATCH], x) for i in range(0, size, _ARRAY_BATCH))
+        return
+    else:
+        if isinstance(dataset, tf.data.Dataset) and steps is None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("`steps` must be given for a dataset without end. Received: steps=None")
+        batches = iter(dataset)
+    for batch in batches:
+        yield keras.utils.unpack_x_y_sample_weight(batch)[0]
+
+
+def _is_arrays(dataset):
+    """An array, or a structure of them; but a list of tuples is a list of batches."""
+    if not isinstance(dataset, (tuple, list, dict)):
+        return hasattr(dataset, "shape")
+    of_batches = isinstance(dataset, list) and any(isinstance(batch, tuple) for batch in dataset)
+    arrays = keras.tree.flatten(dataset)
+    return not of_batches and bool(arrays) and all(hasattr(a, "shape") for a in arrays)
+
+
+@contextlib.contextmanager
+def _calls_replaced(calls):
+    """Lets each layer do what `calls` says for it."""
+    for layer, call in calls.items():
+        layer.call = call  # of the object, in front of the class's
+    try:
+        yield
+    finally:
+        for layer in calls:
+            del layer.call
+
+
+def _normalising_by_the_batch(layer, index, noted):
+    def read(variable):
+        return mean_of_rows(variable) if isinstance(layer, MemberLayer) else tf.convert_to_tensor(variable)
+
+    def call(inputs, training=None, mask=None):
+        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)  # as Keras computes it
+        channels = layer.axis % len(inputs.shape)
+        others = [axis for axis in range(len(inputs.shape)) if axis != channels]
+        if mask is None:
+            count = tf.size(x) // tf.shape(x)[channels]
+            mean, variance = tf.nn.moments(x, others)
+        else:  # [...], without channels
+            count = tf.math.count_nonzero(mask)
+            mean, variance = tf.nn.weighted_moments(x, others, tf.cast(mask, x.dtype)[..., tf.newaxis])
+        noted.append((index, count, mean, variance))
+        gamma, beta = (None if v is None else tf.cast(read(v), x.dtype) for v in (layer.gamma, layer.beta))
+        y = keras.ops.batch_normalization(x, mean, variance, axis=channels, offset=beta, scale=gamma, epsilon=layer.epsilon)
+        return tf.cast(y, layer.compute_dtype)
+
+    return call

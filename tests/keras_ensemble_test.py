@@ -23,7 +23,7 @@ def scattered(model):
 
 def mean_of_single_members(model, x, activation=lambda y: y):
     """One model after the other, every row of which is that of a member: no layer of the ensemble is used."""
-    late = [v for layer in model._flatten_layers() if isinstance(layer, MemberLayer) for v in layer.weights]
+    late = [v for layer in model._flatten_layers() if isinstance(layer, MemberLayer) for v in layer.weights if hasattr(v, "late_phase_members")]
     own = [v.numpy() for v in late]
     outputs = []
     for k in range(MEMBERS):
@@ -101,7 +101,17 @@ def masked():
     return keras.Model(inputs, keras.layers.LSTM(3)(x)), tokens
 
 
-MODELS = [sequential, residual, nested, several, masked]
+def rank1():
+    """Factors per member around kernels that are shared; the states of one LSTM are the first of the next."""
+    inputs = keras.Input((6, 6, 2))
+    x = late_phase.keras.Rank1Conv2D(4, 3, members=MEMBERS, strides=2, activation="tanh")(inputs)
+    x = keras.layers.Reshape((4, 4))(x)
+    x, *states = late_phase.keras.Rank1LSTM(3, members=MEMBERS, return_sequences=True, return_state=True)(x)
+    x = late_phase.keras.Rank1LSTM(3, members=MEMBERS, return_sequences=True, go_backwards=True)(x, initial_state=states)
+    return keras.Model(inputs, late_phase.keras.Rank1Dense(3, members=MEMBERS)(x)), images()
+
+
+MODELS = [sequential, residual, nested, several, masked, rank1]
 
 
 @pytest.mark.parametrize("make", [*MODELS, tied])

@@ -4,12 +4,7 @@ import keras
 import tensorflow as tf
 
 import late_phase
-from late_phase.keras.members import MemberLayer, join_members, mean_of_rows, register, split_members
-
-
-def _along(variable, x):
-    """[K, C] -> [K, 1, ..., 1, C], to go with x [K, N, ..., C]."""
-    return tf.reshape(variable.value, [variable.shape[0], *[1] * (len(x.shape) - 2), variable.shape[1]])
+from late_phase.keras.members import MemberLayer, along_members, join_members, mean_of_rows, register, split_members
 
 
 @register
@@ -65,7 +60,7 @@ class Dense(MemberLayer):
         x = split_members(inputs, self.members)  # [K, N, ..., C]
         outputs = tf.einsum("kn...c,kcu->kn...u", x, tf.cast(self.kernel.value, self.compute_dtype))
         if self.bias is not None:
-            outputs = outputs + tf.cast(_along(self.bias, outputs), self.compute_dtype)
+            outputs = outputs + tf.cast(along_members(self.bias, outputs), self.compute_dtype)
         return self.activation(join_members(outputs))
 
     def compute_output_shape(self, input_shape):
@@ -196,9 +191,9 @@ class BatchNormalization(MemberLayer):
     def call_members(self, inputs):
         wide = self.moving_mean.dtype
         x = tf.cast(split_members(inputs, self.members), wide)  # [K, N, ..., C]
-        mean, variance = _along(self.moving_mean, x), _along(self.moving_variance, x)
-        gamma = None if self.gamma is None else _along(self.gamma, x)
-        beta = None if self.beta is None else _along(self.beta, x)
+        mean, variance = along_members(self.moving_mean, x), along_members(self.moving_variance, x)
+        gamma = None if self.gamma is None else along_members(self.gamma, x)
+        beta = None if self.beta is None else along_members(self.beta, x)
         outputs = tf.nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
         return tf.cast(join_members(outputs), self.compute_dtype)
 

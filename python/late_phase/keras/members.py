@@ -57,6 +57,11 @@ def join_members(x):
     return joined
 
 
+def along_members(variable, x):
+    """[K, C] -> [K, 1, ..., 1, C], to go with x [K, N, ..., C]."""
+    return tf.reshape(variable.value, [variable.shape[0], *[1] * (len(x.shape) - 2), variable.shape[1]])
+
+
 class MemberLayer(keras.layers.Layer):
     """A layer some of whose weights have a row per member."""
 

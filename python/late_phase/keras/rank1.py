@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from late_phase.keras.members import MemberLayer, register
+from late_phase.keras.members import MemberLayer, along_members, join_members, register, split_members
 
 
 def scaled(kernel, u, v):
@@ -43,9 +43,17 @@ class Rank1Layer(MemberLayer):
         """u [in] and v [out] of this call."""
         return [tf.cast(self.row(factor, training), self.compute_dtype) for factor in (self.u, self.v)]
 
+    def times(self, x, factor):
+        """Each member's part of x [K*N, ..., C] times its row of a factor [K, C]."""
+        x = split_members(x, self.members)
+        return join_members(x * tf.cast(along_members(factor, x), x.dtype))
+
     def plain_kernel(self, kernel):
         """The array of a kernel with the mean factors in it."""
         return scaled(kernel.numpy().astype(np.float64), *(factor.numpy().mean(axis=0, dtype=np.float64) for factor in (self.u, self.v)))
+
+    def _with_bias(self, outputs):
+        return self.activation(outputs if self.bias is None else keras.ops.add(outputs, self.bias))
 
     def plain_weights(self):
         return [self.plain_kernel(self.kernel), *([] if self.bias is None else [self.bias.numpy()])]
@@ -84,10 +92,10 @@ class Rank1Dense(Rank1Layer, keras.layers.Dense):
 
     def call(self, inputs, training=False):
         u, v = self.factors(training)
-        outputs = keras.ops.matmul(inputs * u, self.kernel) * v
-        if self.bias is not None:
-            outputs = keras.ops.add(outputs, self.bias)
-        return self.activation(outputs)
+        return self._with_bias(keras.ops.matmul(inputs * u, self.kernel) * v)
+
+    def call_members(self, inputs):
+        return self._with_bias(self.times(keras.ops.matmul(self.times(inputs, self.u), self.kernel), self.v))
 
 
 @register
@@ -117,7 +125,7 @@ class Rank1Conv2D(Rank1Layer, keras.layers.Conv2D):
 
     def call(self, inputs, training=False):
         # A minibatch has one member, and its kernel is much smaller than its images.
-        outputs = self.convolution_op(inputs, scaled(self.kernel, *self.factors(training)))
-        if self.bias is not None:
-            outputs = keras.ops.add(outputs, self.bias)
-        return self.activation(outputs)
+        return self._with_bias(self.convolution_op(inputs, scaled(self.kernel, *self.factors(training))))
+
+    def call_members(self, inputs):
+        return self._with_bias(self.times(self.convolution_op(self.times(inputs, self.u), self.kernel), self.v))

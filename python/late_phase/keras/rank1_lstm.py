@@ -63,6 +63,7 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
 
     def __init__(self, units, members, u_initializer="ones", v_initializer="ones", **kwargs):
         super().__init__(members, u_initializer, v_initializer, units=units, **kwargs)
+        self._only_member = None  # whose factors a call uses, in call_members
         self.require(
             activation=keras.activations.tanh, recurrent_activation=keras.activations.sigmoid, recurrent_dropout=0, unroll=False,
             use_cudnn="auto",
@@ -71,6 +72,24 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
     def build(self, sequences_shape, initial_state_shape=None):
         super().build(sequences_shape, initial_state_shape)
         self.add_factors(self.units, 4 * self.units)
+
+    def call_members(self, sequences, initial_state=None):
+        if self.stateful:
+            raise ValueError(f"A pass over all members has no states to keep. Received: stateful=True in {self.path}")
+        states = [None] * self.members if initial_state is None else zip(*(tf.split(state, self.members) for state in initial_state))
+        outputs = []
+        for k, (part, state) in enumerate(zip(tf.split(sequences, self.members), states)):
+            self._only_member = k
+            try:
+                outputs.append(self.call(part, initial_state=None if state is None else list(state)))
+            finally:
+                self._only_member = None
+        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
+
+    def factors(self, training):
+        if self._only_member is None:
+            return super().factors(training)
+        return [tf.cast(factor.value[self._only_member], self.compute_dtype) for factor in (self.u, self.v)]
 
     def inner_loop(self, sequences, initial_state, mask, training=False):
         """What Keras's LSTM asks for: last output, outputs [batch, time, units], states."""

@@ -1,0 +1,149 @@
+"""Checkpoints of the training programs as Keras models, and back.
+
+    model = late_phase.checkpoint.keras_model("runs/cifar-convnet")  # what `tools/latephase train cifar` has trained
+    late_phase.keras.collapse(model).save("plain.keras")             # for those without late_phase
+    late_phase.checkpoint.save(model, "runs/cifar-convnet")          # for `tools/latephase eval`, and `train … --resume`
+
+A run is a folder as `tools/latephase train` leaves it, with config.toml and checkpoint/. Of several models the late-phase one is
+taken, as `tools/latephase eval` does.
+"""
+
+import pathlib
+
+import numpy as np
+
+from late_phase.checkpoint import bundle, networks
+from late_phase.checkpoint.runs import find_run
+
+__all__ = ["keras_model", "read", "save"]
+
+
+def read(run):
+    """Every variable of a run's newest checkpoint.
+
+    Example:
+
+    ```python
+    late_phase.checkpoint.read("runs/cifar-convnet")["bn0/scale"]  # [K, 6]
+    ```
+
+    Args:
+      run: the folder of a run; or RUN/checkpoint, or RUN/checkpoint/step-….
+
+    Returns:
+      A dict, name -> numpy array: weights, which have a row per member if they are late-phase ones; running statistics; NAME/swa, averages
+      over time; the optimizer's state (NAME/momentum, NAME/m, NAME/v, NAME/count, NAME/sum); "late_phase/step" and other
+      counters.
+
+    Raises:
+      FileNotFoundError: there is no run, or it has no checkpoint.
+      ValueError: the checkpoint is damaged, or not of a training program.
+    """
+    folder = pathlib.Path(run)
+    if not folder.name.startswith("step-"):
+        folder = bundle.newest(folder if any(folder.glob("step-*")) else find_run(run)[0] / "checkpoint")
+    return bundle.read(folder).variables
+
+
+def keras_model(run):
+    """A run's network as a Keras model, with all that it has learned.
+
+    The model consists of Keras's layers; those with members are of `late_phase.keras`. Its input is the network's: images
+    [N, 32, 32, 3] whose channels were normalised with the training images' mean and deviation. Its output is logits. `model.predict` gives
+    what the program calls `collapsed`: the network of the members' mean, running statistics included.
+
+    BatchNorm has the program's epsilon, 1e-5, and its pace: where the program says 0.1, the share of what is new, Keras says
+    0.9, of what is old. The program's running variance is of the unbiased variance; trained on in Keras it becomes that of the biased one,
+    less by 1 / n for n values of a channel in a minibatch.
+
+    Args:
+      run: the folder of a run.
+
+    Returns:
+      A Functional model, not compiled.
+
+    Raises:
+      FileNotFoundError: there is no run, or it has no checkpoint.
+      ValueError: the checkpoint is damaged, or config.toml is of another network.
+    """
+    _, contents, model = _open(run)
+    for name, variable in networks.weights(model).items():
+        value = contents.variables[name]
+        if _has_members(variable) and not _spawned(contents):
+            value = np.broadcast_to(value[:1], value.shape)  # the other members are not there yet
+        variable.assign(value.reshape(variable.shape))
+    return model
+
+
+def save(model, run):
+    """Puts a Keras model's weights, members and moving statistics into a run's newest checkpoint.
+
+    `tools/latephase eval` then evaluates them, and `tools/latephase train … --resume` goes on from them. All else in the run stays as it is:
+    the step, on which learning rates and the member to train next depend; the optimizer's moments and sums, which are the program's own,
+    since the state of a Keras optimizer is laid out otherwise; averages of SWA; results.json and metrics.jsonl.
+
+    The old checkpoint is removed when the new one is complete, so a process killed at any moment leaves one of them. Save into no run that
+    is being trained.
+
+    Args:
+      model: a model with the layers that `keras_model` gives it, by name.
+      run: the folder of a run of the same network and number of members.
+
+    Raises:
+      FileNotFoundError: there is no run, or it has no checkpoint.
+      ValueError: the model is another network, has weights that are not finite, or members where the run has none yet. The checkpoint is
+        left as it was.
+    """
+    checkpoint, contents, network = _open(run)
+    expected, received = networks.weights(network), networks.weights(model)
+    _require_same(_shapes(expected), _shapes(received), "`model` must be the network of the run")
+    values = {}
+    for name, variable in received.items():
+        value, before = variable.numpy(), contents.variables[name]
+        if _has_members(variable) and not _spawned(contents) and (value != value[0]).any():
+            raise ValueError(
+                f"The members of `model` must be equal, because those of the run begin at step {contents.settings['start']}. "
+                f"Received: different ones in {name}, for a checkpoint of step {contents.step}"
+            )
+        values[name] = value.reshape(before.shape).astype(before.dtype)
+    bundle.replace(checkpoint, contents.with_variables(values))
+
+
+def _open(run):
+    """The folder and the contents of a run's newest checkpoint, and the run's network with fresh weights."""
+    folder, config = find_run(run)
+    checkpoint = bundle.newest(folder / "checkpoint")
+    contents = bundle.read(checkpoint)
+    network = networks.build(config, contents)
+    expected = _shapes(networks.weights(network))
+    stored = {name: contents.variables[name].shape for name in expected.keys() & contents.variables.keys()}
+    for name, shape in stored.items():
+        if shape == (1, *expected[name]):  # the program keeps a row where Keras has none
+            stored[name] = expected[name]
+    _require_same(expected, stored, f"The checkpoint must be of the network in {folder / 'config.toml'}")
+    return checkpoint, contents, network
+
+
+def _has_members(variable):
+    return hasattr(variable, "late_phase_members")
+
+
+def _spawned(contents):
+    """Whether the members are there. Before, the program uses row 0 alone."""
+    return contents.step > int(contents.settings["start"])
+
+
+def _shapes(weights):
+    return {name: tuple(variable.shape) for name, variable in weights.items()}
+
+
+def _require_same(expected, received, rule):
+    """Of two dicts, name -> shape."""
+    differences = [f"{name} missing" for name in sorted(expected.keys() - received.keys())]
+    differences += [f"{name} unexpected" for name in sorted(received.keys() - expected.keys())]
+    for name in sorted(expected.keys() & received.keys()):
+        if received[name] != expected[name]:
+            differences.append(f"{name} of shape {received[name]} instead of {expected[name]}")
+    if differences:
+        more = f", and {len(differences) - 6} more" if len(differences) > 6 else ""
+        raise ValueError(f"{rule}. Received: {', '.join(differences[:6])}{more}")

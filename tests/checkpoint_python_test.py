@@ -1,8 +1,13 @@
-"""late_phase.checkpoint: what the C++ program trained gives the same figures in Keras, and what Keras trained the same in the program."""
+"""late_phase.checkpoint: what the C++ program trained gives the same figures in Keras, and what Keras trained the same in the program.
+
+Images, and all that concerns files; tests/checkpoint_enwik8_test.py has the LSTM.
+"""
 
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -23,8 +28,9 @@ RUNS = {
     "convnet-float32": "--network convnet --model late-phase --dtype float32 --late-batch-norm true --late-head false",
     "convnet-base": "--network convnet --model base --dtype float64",
     "convnet-head": "--network convnet --model late-phase --dtype float64 --late-batch-norm false --late-head true --dataset cifar100",
-    "wrn": "--network wrn --depth 16 --width 2 --model late-phase --dtype float64 --late-batch-norm true --late-head true --steps 12 --swa-start -1",
-    "wrn-base": "--network wrn --depth 10 --width 1 --model base --dtype float64 --steps 6",
+    "wrn": "--network wrn --depth 16 --width 2 --model late-phase --dtype float64 --late-batch-norm true --late-head true --t0 0.25 "
+           "--swa-start -1 --steps 4",
+    "wrn-base": "--network wrn --depth 10 --width 1 --model base --dtype float64 --steps 4",
     "before-t0": f"--network convnet --model late-phase --dtype float64 --late-batch-norm true --late-head true --steps {START}",
 }  # fmt: skip
 
@@ -32,7 +38,7 @@ RUNS = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cifar")
-    return {name: cifar_files.write_cifar(folder / name, name, 100 if name == "cifar100" else 20, classes=classes)
+    return {name: cifar_files.write_cifar(folder / name, name, 100 if name == "cifar100" else 20, test=20, classes=classes)
             for name, classes in (("cifar10", 10), ("cifar100", 100))}
 
 
@@ -151,7 +157,7 @@ def test_all_variables_can_be_read(trained):
     run = trained("convnet")
     variables = late_phase.checkpoint.read(run)
     stored = program_runs.read_checkpoint(run)
-    program_runs.assert_same_bits(variables, {name: value for name, value in stored.items() if not name.startswith("late_phase_checkpoint")})
+    program_runs.assert_same_bits(variables, {name: stored[name] for name in stored if not name.startswith("late_phase_checkpoint/")})
     assert variables["late_phase/step"] == STEPS and variables["bn0/scale"].shape == (MEMBERS, 6)
     for folder in (run / "checkpoint", program_runs.checkpoint_folders(run)[0]):
         program_runs.assert_same_bits(late_phase.checkpoint.read(folder), variables)
@@ -188,7 +194,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, files, t
     optimizer.build(model.trainable_variables)
     optimizer.iterations.assign(1)  # past `start`: the members are those of the run
     for _ in range(2):
-        model.fit(*data, batch_size=20, epochs=1, shuffle=False, verbose=0)  # two minibatches: four in all, of which one ends a cycle
+        model.fit(*data, batch_size=10, epochs=1, shuffle=False, verbose=0)  # two minibatches: four in all, of which one ends a cycle
     late_phase.checkpoint.save(model, run)
     found = evaluate(run, files["cifar10"])
     assert found["collapsed"] == pytest.approx(figures(model, data)["nll"], abs=6e-5)
@@ -221,6 +227,36 @@ def test_before_t0_there_is_one_member(trained, files, tmp_path):
         late_phase.checkpoint.save(model, run)
 
 
+def test_the_documented_example_does_what_it_says(run, files, tmp_path):
+    data = images_of(files["cifar10"])
+    before = figures(late_phase.checkpoint.keras_model(run), data)
+    subprocess.run([sys.executable, "docs/examples/keras_checkpoint.py", run, tmp_path / "plain.keras"], check=True, capture_output=True,
+                   env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    assert same(figures(keras.models.load_model(tmp_path / "plain.keras"), data), before, 1e-7)
+    after = figures(late_phase.checkpoint.keras_model(run), data)
+    assert after["accuracy"] == before["accuracy"] and after["nll"] != pytest.approx(before["nll"], rel=1e-3)
+    assert evaluate(run, files["cifar10"])["collapsed"] == pytest.approx(after["nll"], abs=6e-5)
+
+
+def test_the_package_alone_does_not_bring_keras_models():
+    program = "import sys, late_phase; print([m for m in sys.modules if m.startswith(('late_phase.keras', 'late_phase.checkpoint'))])"
+    process = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
+                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    assert process.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "weights, message",
+    [
+        ("swa", '`weights` must be "collapsed" for a network with BatchNorm'),
+        ("member-1", "`weights` must be \"collapsed\" or \"swa\". Received: weights='member-1'"),
+    ],
+)
+def test_weights_that_there_are_not_are_refused(trained, weights, message):
+    with pytest.raises(ValueError, match=message):
+        late_phase.checkpoint.keras_model(trained("convnet"), weights)
+
+
 def test_a_model_of_another_network_is_refused(run, trained):
     before = program_runs.read_checkpoint(run)
     plain = late_phase.keras.collapse(late_phase.checkpoint.keras_model(run))
@@ -244,6 +280,17 @@ def test_a_converted_model_can_be_saved(run, files):
     late_phase.checkpoint.save(late_phase.keras.convert(plain, members=MEMBERS), run)
     found = evaluate(run, files["cifar10"])
     assert found["member-0"] == found["member-2"] == found["collapsed"]
+
+
+def test_a_run_keeps_its_precision(run, files):
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('dtype = "float64"', 'dtype = "float32"'))
+    model = late_phase.checkpoint.keras_model(run)
+    assert {weight.dtype for weight in model.weights} == {"float32"}
+    (run / "config.toml").write_text(config)
+    late_phase.checkpoint.save(model, run)
+    assert late_phase.checkpoint.read(run)["conv0/kernel"].dtype == np.float64
+    assert evaluate(run, files["cifar10"])["collapsed"] == pytest.approx(figures(model, images_of(files["cifar10"]))["nll"], abs=6e-5)
 
 
 def test_a_process_killed_while_saving_leaves_one_whole_checkpoint(run, trained, files, monkeypatch):
@@ -280,6 +327,7 @@ def test_a_process_killed_while_saving_leaves_one_whole_checkpoint(run, trained,
     # The program reads, and goes on with, the state between the two renames; and the next save clears up.
     between = states[acts.index("rename") + 1]
     assert sorted(os.listdir(between / "checkpoint")) == [f"step-{STEPS:012}", f"step-{STEPS:012}+"]
+    os.unlink(between / "checkpoint" / f"step-{STEPS:012}" / "state.index")  # half removed
     assert evaluate(between, files["cifar10"])["collapsed"] == pytest.approx(figures(model, images_of(files["cifar10"]))["nll"], abs=6e-5)
     for state in (states[4], between, states[acts.index("rename") + 3]):
         late_phase.checkpoint.save(model, state)
@@ -307,7 +355,7 @@ def _flip_a_byte(path):
         (lambda run, step: _flip_a_byte(step / "state.data-00000-of-00001"), ValueError, "The checkpoint must be whole"),
         (lambda run, step: (step / "state.index").unlink(), ValueError, "The checkpoint must be whole"),
         (lambda run, step: (step / "state.data-00000-of-00001").unlink(), ValueError, "The checkpoint must be whole"),
-        (lambda run, step: tf.train.Checkpoint(v=tf.Variable(1.0)).write(str(step / "state")), ValueError, "must be one of tools/latephase"),
+        (lambda run, step: tf.train.Checkpoint(v=tf.Variable(1)).write(str(step / "state")), ValueError, "must be one of tools/latephase"),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_damaged_is_named(run, damage, error, message):
@@ -325,6 +373,7 @@ def test_what_is_missing_or_damaged_is_named(run, damage, error, message):
         ('network = "convnet"', 'network = "wrn"', r"config.toml. Received: .*bn/mean missing"),
         ('dataset = "cifar10"', 'dataset = "cifar100"', r"config.toml. Received: head/bias of shape \(3, 10\) instead of \(3, 100\)"),
         ("late_head = true", "late_head = false", r"config.toml. Received: head/bias of shape \(3, 10\) instead of \(10,\)"),
+        ('program = "cifar"', 'program = "enwik8"', "vocabulary missing"),
         ('program = "cifar"', 'program = "nqp"', "must be of `tools/latephase train .*program='nqp'"),
         ('network = "convnet"', 'network = "resnet"', "`network` must be wrn or convnet. Received: network='resnet'"),
     ],

@@ -20,7 +20,7 @@ from tools import docs_blocks
 from tools import enwik8_table
 from tools import run_table
 
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/using.md", "docs/ops.md", "docs/matmul.md", "docs/benchmarks.md", "docs/training.md", "docs/enwik8.md", "docs/cifar.md", "docs/nqp.md", "docs/gpu.md", "docs/keras.md", "docs/install.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]
 LIBRARY = os.environ["LATE_PHASE_OPS"]
 COMMANDS = {
     "docs/examples/keras_lstm.py": [sys.executable, "docs/examples/keras_lstm.py"],

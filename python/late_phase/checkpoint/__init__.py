@@ -12,10 +12,13 @@ import pathlib
 
 import numpy as np
 
-from late_phase.checkpoint import bundle, networks
+from late_phase.checkpoint import bundle, char_lstm, image_network
 from late_phase.checkpoint.runs import find_run
 
 __all__ = ["keras_model", "read", "save"]
+
+# The program that trained a run -> its networks.
+_NETWORKS = {"cifar": image_network, "enwik8": char_lstm}
 
 
 def read(run):
@@ -45,12 +48,13 @@ def read(run):
     return bundle.read(folder).variables
 
 
-def keras_model(run):
+def keras_model(run, weights="collapsed"):
     """A run's network as a Keras model, with all that it has learned.
 
-    The model consists of Keras's layers; those with members are of `late_phase.keras`. Its input is the network's: images
-    [N, 32, 32, 3] whose channels were normalised with the training images' mean and deviation. Its output is logits. `model.predict` gives
-    what the program calls `collapsed`: the network of the members' mean, running statistics included.
+    The model consists of Keras's layers; those with members are of `late_phase.keras`. Its input is the program's: of `cifar`, images
+    [N, 32, 32, 3] whose channels were normalised with the training images' mean and deviation; of `enwik8`, tokens [N, T], which are places
+    in `read(run)["vocabulary"]`. Its output is logits. `model.predict` gives what the program calls `collapsed`: the network of
+    the members' mean, running statistics included.
 
     BatchNorm has the program's epsilon, 1e-5, and its pace: where the program says 0.1, the share of what is new, Keras says
     0.9, of what is old. The program's running variance is of the unbiased variance; trained on in Keras it becomes that of the biased one,
@@ -58,32 +62,37 @@ def keras_model(run):
 
     Args:
       run: the folder of a run.
+      weights: "collapsed", what training has led to; or "swa", the averages over time. Averages of networks with BatchNorm have no
+        statistics in a checkpoint, because the program estimates them from the training images when it needs them.
 
     Returns:
       A Functional model, not compiled.
 
     Raises:
       FileNotFoundError: there is no run, or it has no checkpoint.
-      ValueError: the checkpoint is damaged, or config.toml is of another network.
+      ValueError: the checkpoint is damaged, or has no such weights, or config.toml is of another network.
     """
-    _, contents, model = _open(run)
-    for name, variable in networks.weights(model).items():
-        value = contents.variables[name]
-        if _has_members(variable) and not _spawned(contents):
+    if weights not in ("collapsed", "swa"):
+        raise ValueError(f'`weights` must be "collapsed" or "swa". Received: weights={weights!r}')
+    opened = _OpenRun(run)
+    stored = opened.averages() if weights == "swa" else opened.stored
+    for name, variable in opened.weights.items():
+        value = stored[name]
+        if _has_members(variable) and not opened.contents.spawned:
             value = np.broadcast_to(value[:1], value.shape)  # the other members are not there yet
         variable.assign(value.reshape(variable.shape))
-    return model
+    return opened.network
 
 
 def save(model, run):
     """Puts a Keras model's weights, members and moving statistics into a run's newest checkpoint.
 
-    `tools/latephase eval` then evaluates them, and `tools/latephase train … --resume` goes on from them. All else in the run stays as it is:
-    the step, on which learning rates and the member to train next depend; the optimizer's moments and sums, which are the program's own,
-    since the state of a Keras optimizer is laid out otherwise; averages of SWA; results.json and metrics.jsonl.
+    `tools/latephase eval` then evaluates them, and `tools/latephase train … --resume` goes on from them. All else in the run stays as
+    it is: the step, on which learning rates and the member to train next depend; the optimizer's moments and sums, which are the
+    program's own, since the state of a Keras optimizer is laid out otherwise; averages of SWA; results.json and metrics.jsonl.
 
-    The old checkpoint is removed when the new one is complete, so a process killed at any moment leaves one of them. Save into no run that
-    is being trained.
+    The old checkpoint is removed when the new one is complete, so a process killed at any moment leaves one of them. Save into no run
+    that is being trained.
 
     Args:
       model: a model with the layers that `keras_model` gives it, by name.
@@ -94,47 +103,69 @@ def save(model, run):
       ValueError: the model is another network, has weights that are not finite, or members where the run has none yet. The checkpoint is
         left as it was.
     """
-    checkpoint, contents, network = _open(run)
-    expected, received = networks.weights(network), networks.weights(model)
-    _require_same(_shapes(expected), _shapes(received), "`model` must be the network of the run")
+    opened = _OpenRun(run)
+    received = opened.weights_of(model)
+    _require_same(_shapes(opened.weights), _shapes(received), "`model` must be the network of the run")
     values = {}
     for name, variable in received.items():
-        value, before = variable.numpy(), contents.variables[name]
-        if _has_members(variable) and not _spawned(contents) and (value != value[0]).any():
+        value, before = variable.numpy(), opened.stored[name]
+        if _has_members(variable) and not opened.contents.spawned and (value != value[0]).any():
             raise ValueError(
-                f"The members of `model` must be equal, because those of the run begin at step {contents.settings['start']}. "
-                f"Received: different ones in {name}, for a checkpoint of step {contents.step}"
+                f"The members of `model` must be equal, because those of the run begin at step {opened.contents.start}. "
+                f"Received: different ones in {name}, for a checkpoint of step {opened.contents.step}"
             )
         values[name] = value.reshape(before.shape).astype(before.dtype)
-    bundle.replace(checkpoint, contents.with_variables(values))
+    bundle.replace(opened.checkpoint, opened.contents.with_variables(values))
 
 
-def _open(run):
-    """The folder and the contents of a run's newest checkpoint, and the run's network with fresh weights."""
-    folder, config = find_run(run)
-    checkpoint = bundle.newest(folder / "checkpoint")
-    contents = bundle.read(checkpoint)
-    network = networks.build(config, contents)
-    expected = _shapes(networks.weights(network))
-    stored = {name: contents.variables[name].shape for name in expected.keys() & contents.variables.keys()}
-    for name, shape in stored.items():
-        if shape == (1, *expected[name]):  # the program keeps a row where Keras has none
-            stored[name] = expected[name]
-    _require_same(expected, stored, f"The checkpoint must be of the network in {folder / 'config.toml'}")
-    return checkpoint, contents, network
+class _OpenRun:
+    """A run's newest checkpoint beside its network in Keras.
+
+    Attributes:
+      checkpoint: its folder.
+      contents: what is in it.
+      network: the run's network with fresh weights.
+      weights: of the network, name in the checkpoint -> Keras variable.
+      stored: the values of the same names in the checkpoint.
+    """
+
+    def __init__(self, run):
+        folder, config = find_run(run)
+        self.checkpoint = bundle.newest(folder / "checkpoint")
+        self.contents = bundle.read(self.checkpoint)
+        if config["program"] not in _NETWORKS:
+            raise ValueError(f"`run` must be of `tools/latephase train {' or '.join(_NETWORKS)}`. Received: program={config['program']!r}")
+        self._networks = _NETWORKS[config["program"]]
+        self.network = self._networks.build(config, self.contents)
+        self.weights = self.weights_of(self.network)
+        self.stored = {name: self.contents.variables[name] for name in self.weights.keys() & self.contents.variables.keys()}
+        expected, shapes = _shapes(self.weights), _shapes(self.stored)
+        for name, shape in shapes.items():
+            if shape == (1, *expected[name]):  # the program keeps one row where Keras has none
+                shapes[name] = expected[name]
+        _require_same(expected, shapes, f"{self.checkpoint} must be of the network in config.toml")
+
+    def weights_of(self, model):
+        return {self._networks.name_in_checkpoint(layer.name, weight.name): weight for layer in model.layers for weight in layer.weights}
+
+    def averages(self):
+        """What SWA has made of `stored`."""
+        if not all(variable.trainable for variable in self.weights.values()):
+            raise ValueError(
+                '`weights` must be "collapsed" for a network with BatchNorm: the statistics of its averages are estimated from the '
+                "training images, and not stored. Received: weights='swa'"
+            )
+        if not self.contents.variables.get("late_phase/swa_count", 0):
+            raise ValueError(f"`weights` must be there: SWA has no sample at step {self.contents.step}. Received: weights='swa'")
+        return {name: self.contents.variables[name + "/swa"] for name in self.stored}
 
 
 def _has_members(variable):
     return hasattr(variable, "late_phase_members")
 
 
-def _spawned(contents):
-    """Whether the members are there. Before, the program uses row 0 alone."""
-    return contents.step > int(contents.settings["start"])
-
-
 def _shapes(weights):
-    return {name: tuple(variable.shape) for name, variable in weights.items()}
+    return {name: tuple(weight.shape) for name, weight in weights.items()}
 
 
 def _require_same(expected, received, rule):

@@ -41,15 +41,22 @@ class Contents:
 
     Attributes:
       variables: name -> array, of the training graph: weights, statistics, the optimizer's state, counters.
-      settings: name -> text, what the training graph was built with.
       step: minibatches done.
+      members: K.
+      start: T0, the step at which the members begin.
     """
 
     def __init__(self, tensors):
         self._tensors = tensors
         self.variables = {name: value for name, value in tensors.items() if not name.startswith(_OF_THE_FILE)}
-        self.settings = dict(setting.decode().split("=", 1) for setting in tensors[_SETTINGS])
         self.step = int(tensors[_STEP])
+        settings = dict(setting.decode().split("=", 1) for setting in tensors[_SETTINGS])
+        self.members, self.start = int(settings["members"]), int(settings["start"])
+
+    @property
+    def spawned(self):
+        """Whether the members are there. Until then the program uses row 0 of late-phase variables, and the others mean nothing."""
+        return self.step > self.start
 
     def with_variables(self, variables):
         """All of this with other values for some variables."""

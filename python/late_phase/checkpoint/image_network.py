@@ -1,54 +1,40 @@
-"""The networks of the training programs as Keras models, and the names that their weights have in a checkpoint.
-
-What models/conv_net.cc, models/wide_resnet.cc and models/char_lstm.cc build, layer by layer: the same shapes, paddings, order of gates and
-initial values. A layer bn1 in group0/block0 of the program is here group0_block0_bn1, because Keras allows no slash in a layer's name.
-"""
+"""The networks of `tools/latephase train cifar` as Keras models: what models/conv_net.cc and models/wide_resnet.cc build."""
 
 import keras
 
 from late_phase.keras import BatchNormalization, Dense
 
-# BatchNorm of the program: LatePhase>BatchNorm's defaults. Its momentum, 0.1, is the share of the new value, Keras's that of the old one.
+# As LatePhase>BatchNorm's defaults are; what is 0.1 there, the share of what is new, is 0.9 in Keras, of what is old.
 _EPSILON, _MOMENTUM = 1e-5, 0.9
-# Of one image, CIFAR's.
 _IMAGE = (32, 32, 3)
 _CLASSES = {"cifar10": 10, "cifar100": 100}
-# A Keras weight -> what the program calls it; other weights have the same name.
-_BATCH_NORM = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
+# Keras's name of a weight -> the program's, where they differ.
+_WEIGHTS = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
 
 
 def build(config, contents):
-    """The network of a run, with fresh weights.
+    """Images [N, 32, 32, 3] -> logits [N, classes], with fresh weights.
 
     Args:
       config: the run's config.toml.
       contents: of its checkpoint.
-
-    Returns:
-      A Functional model, not compiled, that gives logits.
     """
-    if config["program"] != "cifar":
-        raise ValueError(f"`run` must be of `tools/latephase train cifar`. Received: program={config['program']!r}")
-    return _ImageNetwork(config, int(contents.settings["members"])).build()
+    return _Layers(config, contents.members).network()
 
 
-def weights(model):
-    """The weights of a network: name in a checkpoint -> Keras variable."""
-    found = {}
-    for layer in model.layers:
-        for variable in layer.weights:
-            found[f"{layer.name.replace('_', '/')}/{_BATCH_NORM.get(variable.name, variable.name)}"] = variable
-    return found
+def name_in_checkpoint(layer, weight):
+    """Keras allows no slash in the name of a layer: group0_block1_bn0 is group0/block1/bn0."""
+    return f"{layer.replace('_', '/')}/{_WEIGHTS.get(weight, weight)}"
 
 
-class _ImageNetwork:
-    """Layers as a run's configuration asks for them."""
+class _Layers:
+    """The layers that a configuration asks for."""
 
     def __init__(self, config, members):
         self._config = config
         self._members = members
 
-    def build(self):
+    def network(self):
         images = keras.Input(_IMAGE, dtype=self._config["dtype"], name="images")
         network = self._config["network"]
         bodies = {"convnet": self._conv_net, "wrn": self._wide_resnet}
@@ -73,7 +59,8 @@ class _ImageNetwork:
         for group in range(3):
             width = 16 * 2**group * self._config["width"]
             for block in range((self._config["depth"] - 4) // 6):
-                x = self._block(f"group{group}_block{block}", x, width, stride=2 if group > 0 and block == 0 else 1, project=channels != width)
+                stride = 2 if group > 0 and block == 0 else 1
+                x = self._block(f"group{group}_block{block}", x, width, stride, project=channels != width)
                 channels = width
         return keras.layers.GlobalAveragePooling2D(**self._named("pool"))(self._batch_norm_relu("bn", "relu", x))
 

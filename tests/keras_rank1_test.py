@@ -193,12 +193,19 @@ def lstm_pair(**options):
 @pytest.mark.parametrize("sequences", [True, False])
 def test_states_go_in_and_out_as_in_keras(sequences):
     layer, other, x = lstm_pair(return_sequences=sequences, return_state=True)
-    states = [np.random.default_rng(s).normal(size=(4, 5)) for s in range(2)]
-    for initial in (None, states):
-        results = layer(x, initial_state=initial), other(x, initial_state=initial)
+    x = tf.constant(x)
+    states = [tf.constant(np.random.default_rng(s).normal(size=(4, 5))) for s in range(2)]
+    for initial in ([], states):
+        results, gradients = [], []
+        for some in (layer, other):
+            with tf.GradientTape() as tape:
+                tape.watch([x, *initial])
+                results.append(some(x, initial_state=initial or None))
+                loss = sum(tf.reduce_sum(tf.sin((i + 1) * part)) for i, part in enumerate(results[-1]))
+            gradients.append(tape.gradient(loss, [x, *initial]))
         assert len(results[0]) == 3
-        for actual, wanted in zip(*results, strict=True):
-            np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-13)
+        for actual, wanted in [*zip(*results, strict=True), *zip(*gradients, strict=True)]:
+            np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-12)
 
 
 def test_states_of_an_encoder_reach_a_decoder():
@@ -247,9 +254,10 @@ def test_stateful_model_keeps_its_state_between_batches():
 def test_dropout_of_inputs_is_keras_own():
     layer, other = pair("lstm", dropout=0.5, seed=7)
     x = inputs_of("lstm")
-    y = layer(x, training=True)
-    np.testing.assert_allclose(y, other(x, training=True), rtol=0, atol=1e-13)
-    assert np.abs(y.numpy() - layer(x).numpy()).max() > 1e-3
+    results = [layer(x, training=training).numpy() for training in (True, False)]
+    for y, training in zip(results, (True, False)):
+        np.testing.assert_allclose(y, other(x, training=training), rtol=0, atol=1e-13)
+    assert np.abs(results[0] - results[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -293,12 +301,12 @@ def test_mixed_precision(name, half):
 
 
 def whole_model(policy=None):
-    """All three kinds; one layer is in a nested model, and an operation is no layer."""
+    """All three kinds among Keras's own; one layer is in a nested model, and an operation is no layer."""
     keras.utils.set_random_seed(4)
     inputs = keras.Input((8, 7, 3))
     x = Rank1Conv2D(6, 3, members=K, padding="same", activation="relu", dtype=policy)(inputs)
     x = x + keras.Sequential([Rank1Conv2D(6, 3, members=K, padding="same", dtype=policy)], name="block")(x)
-    x = keras.layers.Reshape((8, 42), dtype=policy)(x)
+    x = keras.layers.Dense(10, dtype=policy)(keras.layers.Reshape((8, 42), dtype=policy)(x))
     x = Rank1LSTM(7, members=K, dtype=policy)(x)
     return keras.Model(inputs, Rank1Dense(5, members=K, dtype=policy)(x))
 

@@ -182,7 +182,7 @@ def test_saving_what_was_loaded_changes_no_bit(run, trained, files):
     program_runs.assert_same_bits(program_runs.read_checkpoint(run), program_runs.read_checkpoint(run.parent / "other"))
 
 
-@pytest.mark.parametrize("name", ["convnet", "convnet-float32", "wrn-base"])
+@pytest.mark.parametrize("name", ["convnet", "wrn-base"])
 def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, files, tmp_path, name):
     run = pathlib.Path(shutil.copytree(trained(name), tmp_path / "run"))
     before = program_runs.read_checkpoint(run)

@@ -88,7 +88,8 @@ def several():
     both = keras.layers.Add()([keras.layers.RepeatVector(7)(a), b])
     outputs = {"plain": a, "late": keras.layers.LSTM(3)(both)}
     random = np.random.default_rng(2)
-    return keras.Model(inputs, outputs), {"a": random.normal(size=(5, 4)).astype("float32"), "b": random.normal(size=(5, 7, 4)).astype("float32")}
+    x = {"a": random.normal(size=(5, 4)).astype("float32"), "b": random.normal(size=(5, 7, 4)).astype("float32")}
+    return keras.Model(inputs, outputs), x
 
 
 def masked():

@@ -86,7 +86,8 @@ def test_statistics_are_those_of_the_batches(norm, eagerly):
     first, second = ([np.float64(w) for w in dense.get_weights()] for dense in (model.layers[0], block.layers[1]))
     for weights, layer in ((first, norms[0]), (second, norms[1])):
         # What inference uses: of layers with members, the mean.
-        weights += [np.float64(w) if norm is not late_norm else np.float64(w).mean(axis=0) for w in (np.array(layer.gamma), np.array(layer.beta))]
+        rows = [np.float64(np.array(w)) for w in (layer.gamma, layer.beta)]
+        weights += [w.mean(axis=0) for w in rows] if norm is late_norm else rows
     expected = reference_statistics(batches, first, second, 1e-2)
     others = [v for v in model.variables if "moving" not in v.name]
     before = [np.array(v).tobytes() for v in others]
@@ -99,7 +100,8 @@ def test_statistics_are_those_of_the_batches(norm, eagerly):
 
 def test_predictions_after_it_are_those_of_training_on_one_batch():
     """On a single batch, inference with its statistics is what training computes."""
-    model = keras.Sequential([keras.Input((4, 3, 2)), keras.layers.Conv2D(3, 2), keras.layers.BatchNormalization(axis=1), keras.layers.Conv2D(2, 2)])
+    norm = keras.layers.BatchNormalization(axis=1)
+    model = keras.Sequential([keras.Input((4, 3, 2)), keras.layers.Conv2D(3, 2), norm, keras.layers.Conv2D(2, 2)])
     scattered(model)
     x = np.random.default_rng(0).normal(size=(6, 4, 3, 2)).astype("float32")
     expected = model(x, training=True)
@@ -517,7 +519,8 @@ def test_a_gap_between_average_and_weights_is_refused(epoch, tmp_path):
     model = stock_model()
     fit(model, [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)], epochs=4)
     kept = sorted(os.listdir(tmp_path))
-    with pytest.raises(ValueError, match=f"must hold the average after epoch {epoch} for training to go on at epoch {epoch + 1}.*after epochs 3, 4"):
+    message = f"must hold the average after epoch {epoch} for training to go on at epoch {epoch + 1}.*after epochs 3, 4"
+    with pytest.raises(ValueError, match=message):
         fit(model, [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)], epochs=9, initial_epoch=epoch)
     assert sorted(os.listdir(tmp_path)) == kept
 
@@ -540,7 +543,7 @@ def on_another_model():
     (lambda: late_phase.keras.SWA(0, 0), "`frequency` must be an integer of at least 1. Received: frequency=0"),
     (lambda: late_phase.keras.SWA(2, 3).averaged().__enter__(), "the first one is taken at the end of epoch 5. Received: samples=0"),
     (lambda: late_phase.keras.SWA(2).apply(), "There must be a sample to average"),
-    (lambda: fit(stock_model(), [late_phase.keras.SWA(9)]), "`dataset` must be given.*Received: dataset=None, a model with .*normalization"),
+    (lambda: fit(stock_model(), [late_phase.keras.SWA(9)]), "`dataset` must be given.*Received: dataset=None, a model with .*normal"),
     (on_another_model, "A callback averages one set of weights"),
 ])
 def test_wrong_use_explains_itself(make, message):

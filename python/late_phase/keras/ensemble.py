@@ -1,6 +1,7 @@
 """All members at once: their predictions, averaged, from one pass with the members folded into the batch.
 
-A tensor is per member, [K*N, ...] with the rows of member 0 first, from the first layer with members on; what comes before is computed once.
+A tensor is per member, [K*N, ...] with the rows of member 0 first, from the first layer with members on; what comes before is
+computed once.
 """
 
 import inspect
@@ -15,9 +16,9 @@ from late_phase.keras.members import MemberLayer, register, split_members
 def ensemble(model, activation=None):
     """A model whose output is the mean of what the members of `model` predict, each with its own weights and statistics.
 
-    All members run in one pass. It shares the layers of `model`, so it follows its training, and is for inference: `collapse` costs less and is what
-    late-phase weights are for, an ensemble tells how much the members differ. Keras saves it like any model, unless a nested model with members
-    is called both on what depends on members and on what does not.
+    All members run in one pass. It shares the layers of `model`, so it follows its training, and is for inference. `collapse` costs
+    less and is what late-phase weights are for; an ensemble tells how much the members differ. Keras saves it like any model, unless
+    a nested model with members is called both on what depends on members and on what does not.
 
     Example:
 
@@ -25,8 +26,8 @@ def ensemble(model, activation=None):
 
     Args:
       model: a Sequential or Functional model with layers that have members, also inside of nested models of these kinds.
-      activation: applied to each member's output before the mean. A model that gives logits needs its "softmax" or "sigmoid" here: the mean of
-        probabilities is meant, which is not that of logits.
+      activation: applied to each member's output before the mean. A model that gives logits needs its "softmax" or "sigmoid" here: the
+        mean of probabilities is meant, which is not that of logits.
 
     Returns:
       A Functional model with the inputs of `model`, not compiled.
@@ -41,7 +42,9 @@ def ensemble(model, activation=None):
         raise ValueError(f"`model` must have layers with members, as many in all. Received: members={members}")
     for layer in layers:
         if type(layer).call_members is MemberLayer.call_members:
-            raise ValueError(f"All layers with members must have a pass over all of them. Received: {layer.name}, {type(layer).__name__}, without")
+            raise ValueError(
+                f"All layers with members must have a pass over all of them. Received: {layer.name}, {type(layer).__name__}, without one"
+            )
     fold = _Fold(members[0])
     inputs = [keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in model.inputs]
     outputs = fold.run(model, inputs)

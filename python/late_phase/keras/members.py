@@ -134,9 +134,9 @@ class MemberLayer(keras.layers.Layer):
         keras.layers.Layer.load_own_variables(self, store)
 
     def call_members(self, inputs):
-        """Inference with all members, each on its own part of the batch: [K*N, ...] -> [K*N, ...], member 0 first (`split_members`).
+        """Inference with all members, each on its own part of the batch: [K*N, ...] -> [K*N, ...], member 0 first.
 
-        A layer whose `call` takes a mask, states or the like takes them here too.
+        `split_members`, `rows_along` and `join_members` help. A layer whose `call` takes a mask or states takes them here too.
         """
         raise NotImplementedError
 

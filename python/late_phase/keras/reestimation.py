@@ -22,13 +22,14 @@ def layers_to_reestimate(model):
 def reestimate_batch_norm(model, dataset, steps=None):
     """Sets the moving statistics of all BatchNormalization layers to those that `dataset` has under the weights as they are.
 
-    One pass over the data, in which BatchNormalization normalises by the batch, as in training, and everything else does what it does in
-    inference: no dropout, nothing random, and the weights that inference uses, for layers with members the mean of the members. The new statistics are
-    the mean of those of the batches, each counting by its number of values per channel. For layers with members they become those of every member.
+    One pass over the data, in which BatchNormalization normalises by the batch, as in training, and everything else does what it does
+    in inference: no dropout, nothing random, and the weights that inference uses, for layers with members their mean. The new
+    statistics are the mean of those of the batches, each counting by its number of values per channel. For layers with members they
+    become those of every member.
 
-    Nothing else is touched: no weight, no optimizer, no metric. Statistics are written after the pass, so if it fails, all is as before.
-    Frozen layers (`trainable = False`) keep theirs. A layer that the model calls with `training=False` is estimated like the others, unless
-    it is frozen too. A model without layers to estimate is left alone, and the data is not read.
+    Nothing else is touched: no weight, no optimizer, no metric. Statistics are written after the pass, so if it fails, all is as
+    before. Frozen layers (`trainable = False`) keep theirs. A layer that the model calls with `training=False` is estimated like the
+    others, unless it is frozen too. A model without layers to estimate is left alone, and the data is not read.
 
     Example:
 
@@ -37,8 +38,8 @@ def reestimate_batch_norm(model, dataset, steps=None):
 
     Args:
       model: a Keras model of any kind.
-      dataset: batches as `fit` takes them: a `tf.data.Dataset`, a `keras.utils.PyDataset`, anything that iterates over batches; or arrays, which
-        are taken in batches of 32. Of a tuple, (x, y) or (x, y, sample_weight), only x is used.
+      dataset: batches as `fit` takes them: a `tf.data.Dataset`, a `keras.utils.PyDataset`, anything that iterates over batches; or
+        arrays, which are taken in batches of 32. Of a tuple, (x, y) or (x, y, sample_weight), only x is used.
       steps: how many batches to take; None: all.
 
     Raises:

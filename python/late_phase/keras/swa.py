@@ -40,9 +40,10 @@ class SWA(keras.callbacks.Callback):
       frequency: epochs from one sample to the next.
       dataset: what `reestimate_batch_norm` takes; may be None if there is no BatchNormalization.
       steps: how many of its batches to use; None: all.
-      backup_dir: a folder to keep the average in. A training that goes on at a later epoch (`initial_epoch`, `keras.callbacks.BackupAndRestore`)
-        takes it up from there; one that starts before the first sample begins anew. It must have seen the epochs in between: a gap is an error.
-        None: the average lives as long as the callback, and a `fit` that starts at an epoch already sampled begins anew.
+      backup_dir: a folder to keep the average in. A training that goes on at a later epoch (`initial_epoch`,
+        `keras.callbacks.BackupAndRestore`) takes it up from there, whenever it was killed; one that starts before the first sample
+        begins anew. An average that does not fit the epoch is an error. None: the average lives as long as the callback, and a `fit`
+        that starts at an epoch already sampled begins anew.
 
     A training loop of your own calls `set_model`, `on_epoch_begin` and `on_epoch_end`.
     """
@@ -85,8 +86,8 @@ class SWA(keras.callbacks.Callback):
     def averaged(self):
         """A context in which the model holds the averaged weights and the statistics that belong to them.
 
-        At its end, by an exception too, the model has its own weights and statistics again, bit for bit. Whatever is saved, collapsed or evaluated
-        inside is the averaged model. Training inside is lost.
+        At its end, by an exception too, the model has its own weights and statistics again, bit for bit. Whatever is saved, collapsed
+        or evaluated inside is the averaged model. Training inside is lost.
 
         Yields:
           The model.
@@ -96,7 +97,8 @@ class SWA(keras.callbacks.Callback):
         """
         if not self.samples:
             raise ValueError(
-                f"There must be a sample to average, the first one is taken at the end of epoch {self.start + self.frequency}. Received: samples=0"
+                f"There must be a sample to average; the first one is taken at the end of epoch {self.start + self.frequency}. "
+                "Received: samples=0"
             )
         own = [(copy, copy.read_value()) for variable in self._lent() for copy in self._copies(variable)]
         try:
@@ -153,8 +155,8 @@ class SWA(keras.callbacks.Callback):
         missed = bool(due) and due[-1] == epoch - 1 and (usable[-1] if usable else -1) == before_last
         if due and kept and not missed and (not usable or usable[-1] != due[-1]):
             raise ValueError(
-                f"`backup_dir` must hold the average after epoch {due[-1] + 1} for training to go on at epoch {epoch + 1}; start at epoch 1, or "
-                f"with another folder, to average anew. Received: averages after epochs {', '.join(str(e + 1) for e in kept)}"
+                f"`backup_dir` must hold the average after epoch {due[-1] + 1} for training to go on at epoch {epoch + 1}; start at epoch "
+                f"1, or with another folder, to average anew. Received: averages after epochs {', '.join(str(e + 1) for e in kept)}"
             )
         self._forget()
         self._files.discard([e for e in kept if e not in usable])
@@ -166,9 +168,9 @@ class SWA(keras.callbacks.Callback):
     def _read(self, epoch):
         samples, averages = self._files.read(epoch)
         variables = self.model.trainable_variables
-        shapes = [tuple(v.shape) for v in variables]
-        if [a.shape for a in averages] != shapes:
-            raise ValueError(f"`backup_dir` must be of the same model. Received: an average of shapes {[a.shape for a in averages]}, not {shapes}")
+        kept, shapes = [a.shape for a in averages], [tuple(v.shape) for v in variables]
+        if kept != shapes:
+            raise ValueError(f"`backup_dir` must be of the same model. Received: an average of shapes {kept}, not {shapes}")
         self._require_weights(variables)
         for (_, average), value in zip(self._averages, averages):
             average.assign(value)

@@ -56,12 +56,18 @@ place = folder if worker == 0 else os.path.join(folder, f"worker-{worker}")
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
 manager = tf.train.CheckpointManager(checkpoint, place, max_to_keep=1)
 checkpoint.restore(tf.train.latest_checkpoint(folder))
+swa = late_phase.keras.SWA(start=2, dataset=x, backup_dir=os.path.join(place, "swa"))
+swa.set_model(model)
 while epoch < epochs:
+    swa.on_epoch_begin(epoch.numpy())
     for t in range(0, len(x), batch):
         loss = train_step(x[t : t + batch][own], y[t : t + batch][own])
     epoch.assign_add(1)
     manager.save()
+    swa.on_epoch_end(epoch.numpy() - 1)
     if worker == 0:
         print(f"epoch {epoch.numpy()}: loss {loss.numpy():.4f}, member {optimizer.member.numpy()}", flush=True)
 if worker == 0:
     late_phase.keras.collapse(model).save(os.path.join(folder, "plain.keras"))
+    with swa.averaged():
+        late_phase.keras.collapse(model).save(os.path.join(folder, "averaged.keras"))

@@ -136,7 +136,7 @@ class MemberLayer(keras.layers.Layer):
     def call_members(self, inputs):
         """Inference with all members, each on its own part of the batch: [K*N, ...] -> [K*N, ...], member 0 first.
 
-        `split_members`, `rows_along` and `join_members` help. A layer whose `call` takes a mask or states takes them here too.
+        `split_members`, `along_members` and `join_members` help. A layer whose `call` takes a mask or states takes them here too.
         """
         raise NotImplementedError
 

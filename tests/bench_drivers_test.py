@@ -1,4 +1,4 @@
-"""The benchmarks' Python: the drivers of enwik8 and batchnorm with processes that only speak the protocol, and the peers at a small size."""
+"""The benchmarks' Python: the drivers of enwik8 and batchnorm with processes that only speak the protocol, the peers and Keras at a small size."""
 
 import argparse
 import os
@@ -10,6 +10,7 @@ import pytest
 
 from tools import bench_batchnorm
 from tools import bench_enwik8
+from tools import bench_keras
 from tools import bench_lstm
 from tools import bench_report
 
@@ -223,3 +224,19 @@ def test_peer_of_enwik8_trains_as_the_op_does(tmp_path, monkeypatch):
     expected, norms = train(arrays, 7)
     assert max(norms) > 1 > min(norms), f"all or none were clipped: {norms}"
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["nesterov", "adamw"])
+def test_keras_trains_alike_before_the_members(optimizer):
+    rounds, difference = bench_keras.measure_row("dense", optimizer, pairs=3)
+    assert np.shape(rounds) == (3, 3) and np.min(rounds) > 0
+    assert difference < 1e-5
+
+
+def test_keras_that_trains_otherwise_is_not_timed(monkeypatch):
+    import keras
+
+    rates = iter([0.5, 0.01, 0.01])  # late-phase, plain, plain again
+    monkeypatch.setattr(bench_keras, "make_optimizer", lambda name: keras.optimizers.SGD(next(rates)))
+    with pytest.raises(SystemExit, match="losses before the members are not those of Keras"):
+        bench_keras.measure_row("dense", "nesterov", pairs=3)

@@ -12,6 +12,7 @@ import pytest
 
 from tools import bench_batchnorm
 from tools import bench_enwik8
+from tools import bench_keras
 from tools import bench_lstm
 from tools import bench_optimizer
 from tools import cifar_table
@@ -82,6 +83,7 @@ def enwik8_first_seed():
 RECORDED = {
     "docs/results/bench_batchnorm.json": recorded("bench_batchnorm.json", bench_batchnorm.render),
     "docs/results/bench_enwik8.json": recorded("bench_enwik8.json", bench_enwik8.render),
+    "docs/results/bench_keras.json": recorded("bench_keras.json", bench_keras.render),
     "docs/results/bench_lstm.json": recorded("bench_lstm.json", bench_lstm.render),
     "docs/results/bench_optimizer.json": recorded("bench_optimizer.json", bench_optimizer.render),
     "docs/results/cuda_report.json": recorded("cuda_report.json", cuda_report.render),

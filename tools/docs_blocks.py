@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Code blocks of the documentation that repeat a file.
 
-A fenced block under `<!-- same as PATH -->` must equal that file, one under `<!-- output of PATH -->` what the program prints.
+A fenced block under `<!-- same as PATH -->` must equal that file, one under `<!-- output of PATH -->` what the program prints. A page that
+takes a program apart has `same as PATH#PART`, what follows the line `# [PART]` in the file, and several outputs, which are one in all.
 `tools/docs_blocks.py --write PAGE...` copies the files into the pages; tests/docs_test.py checks both kinds.
 """
 
@@ -36,15 +37,24 @@ def with_output(page, path, output):
     return _BLOCK.sub(replace, page)
 
 
-def _read(path):
-    with open(path) as file:
-        return file.read()
+def parts(program):
+    """Name -> text of the parts of a program's text, which begin with a line `# [NAME]`; "" is what comes before the first."""
+    texts = re.split(r"^# \[(\w+)\]\n", program, flags=re.M)
+    return {"": texts[0], **{name: text.strip("\n") + "\n" for name, text in zip(texts[1::2], texts[2::2])}}
+
+
+def read(path):
+    """The text of PATH, or of PATH#PART."""
+    name, _, part = path.partition("#")
+    with open(name) as file:
+        text = file.read()
+    return parts(text)[part] if part else text
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] != "--write":
         raise SystemExit(__doc__)
     for name in sys.argv[2:]:
-        text = refreshed(_read(name), _read)
+        text = refreshed(read(name), read)
         with open(name, "w") as file:
             file.write(text)

@@ -3,6 +3,7 @@
 Images, and all that concerns files; tests/checkpoint_enwik8_test.py has the LSTM.
 """
 
+import doctest
 import os
 import pathlib
 import shutil
@@ -225,6 +226,14 @@ def test_before_t0_there_is_one_member(trained, files, tmp_path):
     scale.assign(scale * np.array([[1.0], [1.0], [1.1]]))
     with pytest.raises(ValueError, match=f"members of `model` must be equal.*begin at step {START}.* different ones in bn0/scale"):
         late_phase.checkpoint.save(model, run)
+
+
+def test_docstring_examples_run(run, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    shutil.move(run, tmp_path / "runs" / "cifar-convnet")
+    monkeypatch.chdir(tmp_path)
+    failed, tried = doctest.testmod(late_phase.checkpoint)
+    assert failed == 0 and tried >= 10
 
 
 def test_the_documented_example_does_what_it_says(run, files, tmp_path):

@@ -1,6 +1,5 @@
 """The rank-1 layers against Keras's own, against their equations in stock operations, and through training, saving and `collapse`."""
 
-import doctest
 import os
 import subprocess
 import sys
@@ -491,8 +490,3 @@ def test_a_mask_is_refused():
     model = keras.Sequential([keras.Input((6,)), keras.layers.Embedding(4, 3, mask_zero=True), Rank1LSTM(5, members=1)])
     with pytest.raises(ValueError, match="Rank1LSTM takes no mask"):
         model.predict(np.ones((2, 6)), verbose=0)
-
-
-def test_documented_examples_run():
-    failed, tried = doctest.testmod(sys.modules["late_phase.keras.rank1_lstm"])
-    assert failed == 0 and tried >= 3

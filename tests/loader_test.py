@@ -21,13 +21,6 @@ def test_build_info_and_description_agree():
     assert described["CPU kernels"] in ("baseline", "avx2", "avx512")
 
 
-def test_documented_examples():
-    import doctest
-
-    failed, tried = doctest.testmod(late_phase.ops)
-    assert tried > 0 and failed == 0
-
-
 def test_library_of_another_tensorflow_names_the_fix(tmp_path):
     """In a fresh process, as a user meets it."""
     other = tmp_path / "_late_phase_ops.so"

@@ -80,7 +80,18 @@ def load():
 
 
 def describe():
-    """Facts about the loaded library and the machine, one "key: value" line each."""
+    """Facts about the loaded library and the machine, one "key: value" line each.
+
+    Example:
+
+    >>> import late_phase
+    >>> print(late_phase.describe())
+    late_phase: ...
+    TensorFlow: ...
+
+    Returns:
+      A string: versions of late_phase and TensorFlow, the CPU's kernels, and what there is of GPUs.
+    """
     load()
     function = ctypes.CDLL(library_path()).late_phase_describe
     function.restype = ctypes.c_char_p

@@ -6,11 +6,25 @@ import tensorflow as tf
 
 import late_phase
 
+__all__ = ["BatchNormResult", "LstmResult", "batch_norm", "rank1_lstm", "rank1_lstm_tokens", "softmax_cross_entropy"]
+
 LstmResult = collections.namedtuple("LstmResult", ["h", "final_h", "final_c"])
-LstmResult.__doc__ = "What an LSTM returns: `h` [time, batch, units], `final_h` and `final_c` [batch, units]."
+LstmResult.__doc__ = """What an LSTM returns, a named tuple.
+
+Args:
+  h: [time, batch, units], the output of every step.
+  final_h: [batch, units], the last of them.
+  final_c: [batch, units], the cell after the last step.
+"""
 
 BatchNormResult = collections.namedtuple("BatchNormResult", ["y", "running_mean", "running_variance"])
-BatchNormResult.__doc__ = "What `batch_norm` returns: `y` of the shape of `x`, `running_mean` and `running_variance` [channels]."
+BatchNormResult.__doc__ = """What `batch_norm` returns, a named tuple.
+
+Args:
+  y: of the shape of `x`.
+  running_mean: [channels], the member's new one.
+  running_variance: [channels], the member's new one.
+"""
 
 
 def _state(given, like, u):

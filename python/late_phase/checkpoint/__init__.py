@@ -1,11 +1,14 @@
 """Checkpoints of the training programs as Keras models, and back.
 
-    model = late_phase.checkpoint.keras_model("runs/cifar-convnet")  # what `tools/latephase train cifar` has trained
-    late_phase.keras.collapse(model).save("plain.keras")             # for those without late_phase
-    late_phase.checkpoint.save(model, "runs/cifar-convnet")          # for `tools/latephase eval`, and `train … --resume`
-
 A run is a folder as `tools/latephase train` leaves it, with config.toml and checkpoint/. Of several models the late-phase one is
 taken, as `tools/latephase eval` does.
+
+Example:
+
+>>> import late_phase.checkpoint, late_phase.keras
+>>> model = late_phase.checkpoint.keras_model("runs/cifar-convnet")  # what `tools/latephase train cifar` has trained
+>>> late_phase.keras.collapse(model).save("plain.keras")             # for those without late_phase
+>>> late_phase.checkpoint.save(model, "runs/cifar-convnet")          # for `tools/latephase eval`, and `train … --resume`
 """
 
 import pathlib
@@ -26,9 +29,9 @@ def read(run):
 
     Example:
 
-    ```python
-    late_phase.checkpoint.read("runs/cifar-convnet")["bn0/scale"]  # [K, 6]
-    ```
+    >>> import late_phase.checkpoint
+    >>> late_phase.checkpoint.read("runs/cifar-convnet")["bn0/scale"].shape  # [K, 6]
+    (3, 6)
 
     Args:
       run: the folder of a run; or RUN/checkpoint, or RUN/checkpoint/step-….
@@ -59,6 +62,13 @@ def keras_model(run, weights="collapsed"):
     BatchNorm has the program's epsilon, 1e-5, and its pace: where the program says 0.1, the share of what is new, Keras says
     0.9, of what is old. The program's running variance is of the unbiased variance; trained on in Keras it becomes that of the biased one,
     less by 1 / n for n values of a channel in a minibatch.
+
+    Example:
+
+    >>> import late_phase.checkpoint
+    >>> model = late_phase.checkpoint.keras_model("runs/cifar-convnet")
+    >>> model.input_shape, model.output_shape
+    ((None, 32, 32, 3), (None, 10))
 
     Args:
       run: the folder of a run.
@@ -93,6 +103,14 @@ def save(model, run):
 
     The old checkpoint is removed when the new one is complete, so a process killed at any moment leaves one of them. Save into no run
     that is being trained.
+
+    Example:
+
+    >>> import late_phase.checkpoint
+    >>> model = late_phase.checkpoint.keras_model("runs/cifar-convnet")
+    >>> for weight in model.layers[-1].weights:
+    ...     _ = weight.assign(0.9 * weight)  # more modest predictions
+    >>> late_phase.checkpoint.save(model, "runs/cifar-convnet")
 
     Args:
       model: a model with the layers that `keras_model` gives it, by name.

@@ -15,6 +15,14 @@ def collapse(model):
 
     The copy gives what `model` gives in inference. It is made of Keras's own layers alone: saved, it loads without late_phase.
 
+    Example:
+
+    >>> import keras, late_phase.keras
+    >>> model = keras.Sequential([keras.Input((8,)), late_phase.keras.Dense(4, members=10)])
+    >>> plain = late_phase.keras.collapse(model)
+    >>> type(plain.layers[0]) is keras.layers.Dense
+    True
+
     Args:
       model: a Sequential or Functional model.
 
@@ -38,6 +46,14 @@ def collapse(model):
 
 def convert(model, members, batch_norm=True, head=True):
     """A copy of `model` with members: what its layers have learned is what all members start with.
+
+    Example:
+
+    >>> import keras, late_phase.keras
+    >>> model = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(4)])
+    >>> model = late_phase.keras.convert(model, members=10)
+    >>> [(type(layer).__name__, layer.members) for layer in model.layers]
+    [('BatchNormalization', 10), ('Dense', 10)]
 
     Args:
       model: a Sequential or Functional model, trained or not.

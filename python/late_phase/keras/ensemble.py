@@ -22,7 +22,11 @@ def ensemble(model, activation=None):
 
     Example:
 
-        probabilities = late_phase.keras.ensemble(model, activation="softmax").predict(x)  # for a model that gives logits
+    >>> import keras, late_phase.keras
+    >>> model = keras.Sequential([keras.Input((8,)), late_phase.keras.Dense(4, members=10)])  # gives logits
+    >>> probabilities = late_phase.keras.ensemble(model, activation="softmax").predict(keras.ops.ones((2, 8)), verbose=0)
+    >>> probabilities.shape, probabilities.sum(axis=1).round(5).tolist()
+    ((2, 4), [1.0, 1.0])
 
     Args:
       model: a Sequential or Functional model with layers that have members, also inside of nested models of these kinds.

@@ -13,11 +13,19 @@ class Dense(MemberLayer):
 
     Training uses one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members.
 
+    Example:
+
+    >>> import keras, late_phase.keras
+    >>> layer = late_phase.keras.Dense(4, members=10)
+    >>> print(layer(keras.ops.ones((2, 8))).shape, layer.kernel.shape, layer.bias.shape)
+    (2, 4) (10, 8, 4) (10, 4)
+
     Args:
       units: the size of the output.
       members: K, how many members there are.
       activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: as in
         `keras.layers.Dense`; initializers are for one member, with which all start.
+      **kwargs: those of every Keras layer: `name`, `dtype`, `trainable`.
     """
 
     plain_class = keras.layers.Dense
@@ -86,6 +94,13 @@ class BatchNormalization(MemberLayer):
     Training normalises by the minibatch and uses and updates the rows of its member, chosen by `LatePhaseOptimizer`;
     inference uses the mean of the members' rows. One fused op does it.
 
+    Example:
+
+    >>> import keras, late_phase.keras
+    >>> layer = late_phase.keras.BatchNormalization(members=10)
+    >>> print(layer(keras.ops.ones((2, 5, 5, 3)), training=True).shape, layer.gamma.shape, layer.moving_mean.shape)
+    (2, 5, 5, 3) (10, 3) (10, 3)
+
     Args:
       members: K, how many members there are.
       axis: of the channels; the last one only.
@@ -93,6 +108,10 @@ class BatchNormalization(MemberLayer):
         moving_variance_initializer: as in `keras.layers.BatchNormalization`.
       synchronized: whether the replicas of a `tf.distribute` strategy normalise by the statistics of their joint minibatch. Without,
         each uses its own; the moving statistics follow the replicas' mean in both cases.
+      **kwargs: those of every Keras layer: `name`, `dtype`, `trainable`.
+
+    Raises:
+      ValueError: `momentum`, `epsilon` or `axis` is out of its range; or there is a mask in training.
     """
 
     plain_class = keras.layers.BatchNormalization

@@ -43,7 +43,20 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
 
     Weights of layers of `late_phase.keras` are late-phase weights, all others are base weights. `model.compile` is enough for
     the layers to follow the optimizer; a training loop of your own calls `optimizer.build(model.trainable_variables)` before
-    its first step.
+    its first step. `learning_rate`, a number or a schedule, is that of the base weights, and is counted in minibatches.
+
+    Example:
+
+    >>> import keras, numpy as np, late_phase.keras
+    >>> model = keras.Sequential([keras.Input((8,)), late_phase.keras.Dense(4, members=3)])
+    >>> optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.Adam(1e-3), members=3, start=2, sigma=0.1)
+    >>> model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    >>> chosen = []
+    >>> for step in range(6):
+    ...     chosen.append(int(optimizer.member))
+    ...     _ = model.train_on_batch(np.ones((5, 8)), np.arange(5) % 4)
+    >>> chosen
+    [0, 0, 0, 1, 2, 0]
 
     Args:
       base: a Keras optimizer for the base weights. It may not be built, and belongs to this one from then on.
@@ -54,8 +67,11 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
       base_scale: γ, the factor of the base weights' summed gradients: 1, or 1 / members for their mean.
       seed: of the noise.
       name: of the optimizer.
+      **kwargs: refused, because options of an optimizer belong to `base` and `member`.
 
-    `learning_rate`, a number or a schedule, is that of the base weights, and is counted in minibatches.
+    Raises:
+      ValueError: an argument is out of its range, or `base` or `member` is an optimizer that has trained, or with `use_ema` or
+        `gradient_accumulation_steps`.
     """
 
     def __init__(self, base, member=None, members=1, start=0, sigma=0.0, base_scale=1.0, seed=0, name="late_phase", **kwargs):
@@ -93,11 +109,15 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         elif callable(self._parts.member_rate):
             self._parts.member.learning_rate = _RateNow(lambda: self._parts.member_rate(self._iterations))
 
-    members = property(lambda self: self._members, doc="K.")
+    members = property(lambda self: self._members, doc="K, how many members there are.")
     start = property(lambda self: self._start, doc="T0, which is fixed: the state of the members depends on it.")
 
     def attach(self, model):
-        """Lets the late-phase layers of `model` use the member that this optimizer chooses."""
+        """Lets the late-phase layers of `model` use the member that this optimizer chooses.
+
+        Args:
+          model: whose layers. `model.compile` and `build` lead here by themselves.
+        """
         for layer in model._flatten_layers():
             if isinstance(layer, MemberLayer):
                 layer.attach(self)

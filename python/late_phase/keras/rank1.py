@@ -73,11 +73,21 @@ class Rank1Dense(Rank1Layer, keras.layers.Dense):
     `outputs = activation(((inputs * u[k]) @ kernel) * v[k] + bias)`. Kernel and bias are shared by all members. Training uses the
     factors of one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members' factors.
 
+    Example:
+
+    >>> import keras, late_phase.keras
+    >>> layer = late_phase.keras.Rank1Dense(4, members=10)
+    >>> print(layer(keras.ops.ones((2, 8))).shape, layer.kernel.shape, layer.u.shape, layer.v.shape)
+    (2, 4) (8, 4) (10, 8) (10, 4)
+
     Args:
       units: the size of the output.
       members: K, how many members there are.
       u_initializer, v_initializer: of the factors of one member, with which all start. With ones the layer starts as Keras's.
       **kwargs: the options of `keras.layers.Dense`, except LoRA and quantization.
+
+    Raises:
+      ValueError: an option has a value that the layer lacks.
     """
 
     plain_class = keras.layers.Dense
@@ -105,12 +115,22 @@ class Rank1Conv2D(Rank1Layer, keras.layers.Conv2D):
     `outputs = activation(conv(inputs * u[k], kernel) * v[k] + bias)`. Kernel and bias are shared by all members. Training uses the
     factors of one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members' factors.
 
+    Example:
+
+    >>> import keras, late_phase.keras
+    >>> layer = late_phase.keras.Rank1Conv2D(4, 3, members=10)
+    >>> print(layer(keras.ops.ones((2, 9, 9, 3))).shape, layer.kernel.shape, layer.u.shape, layer.v.shape)
+    (2, 7, 7, 4) (3, 3, 3, 4) (10, 3) (10, 4)
+
     Args:
       filters: the number of output channels.
       kernel_size: an integer, or a tuple of two: height and width of the window.
       members: K, how many members there are.
       u_initializer, v_initializer: of the factors of one member, with which all start. With ones the layer starts as Keras's.
       **kwargs: the options of `keras.layers.Conv2D`, except `groups`, LoRA and channels that come first.
+
+    Raises:
+      ValueError: an option has a value that the layer lacks.
     """
 
     plain_class = keras.layers.Conv2D

@@ -33,8 +33,11 @@ def reestimate_batch_norm(model, dataset, steps=None):
 
     Example:
 
-        model.set_weights(averaged_weights)
-        late_phase.keras.reestimate_batch_norm(model, training_data)  # a tf.data.Dataset in batches
+    >>> import keras, numpy as np, late_phase.keras
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization()])
+    >>> late_phase.keras.reestimate_batch_norm(model, np.array([[1.0], [3.0]]))
+    >>> print(model.layers[0].moving_mean.numpy(), model.layers[0].moving_variance.numpy())
+    [2.] [1.]
 
     Args:
       model: a Keras model of any kind.

@@ -27,13 +27,20 @@ class SWA(keras.callbacks.Callback):
     The averaged network was never trained as it is, so the statistics of its BatchNormalization layers are estimated from `dataset`
     (`reestimate_batch_norm`) when it is first used after a sample.
 
+    A training loop of your own calls `set_model`, `on_epoch_begin` and `on_epoch_end`.
+
     Example:
 
-        swa = late_phase.keras.SWA(start=30, dataset=training_data)
-        model.fit(training_data, epochs=40, callbacks=[swa])
-        with swa.averaged():
-            model.evaluate(test_data)
-            late_phase.keras.collapse(model).save("averaged.keras")
+    >>> import keras, numpy as np, late_phase.keras
+    >>> x, y = np.random.normal(size=(60, 8)), np.arange(60) % 4
+    >>> model = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(4)])
+    >>> model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    >>> swa = late_phase.keras.SWA(start=3, dataset=x)
+    >>> _ = model.fit(x, y, epochs=5, verbose=0, callbacks=[swa])
+    >>> swa.samples
+    2
+    >>> with swa.averaged():
+    ...     model.save("averaged.keras")
 
     Args:
       start: how many epochs pass before averaging begins.
@@ -45,7 +52,9 @@ class SWA(keras.callbacks.Callback):
         begins anew. An average that does not fit the epoch is an error. None: the average lives as long as the callback, and a `fit`
         that starts at an epoch already sampled begins anew.
 
-    A training loop of your own calls `set_model`, `on_epoch_begin` and `on_epoch_end`.
+    Raises:
+      ValueError: `start` or `frequency` is out of its range; in `fit`, if there is BatchNormalization and no `dataset`, or if
+        `backup_dir` does not fit.
     """
 
     def __init__(self, start, frequency=1, dataset=None, steps=None, backup_dir=None):

@@ -278,16 +278,15 @@ const LabelledImages& Cifar::ImagesOf(Split split) const {
   return split == Split::kTest ? data_->test : data_->validation;
 }
 
-absl::Status Cifar::Probabilities(Run* run, Split split, WeightSet set, int32_t member,
-                                  std::vector<double>* probabilities) {
-  const auto logits = logits_.find(set);
+absl::Status Cifar::Predict(Run* run, const LabelledImages& images, const Prediction& how,
+                            std::vector<double>* probabilities) {
+  const auto logits = logits_.find(how.set);
   if (logits == logits_.end()) {
     return absl::FailedPreconditionError("this run has no SWA weights");
   }
-  const LabelledImages& images = ImagesOf(split);
-  const std::string name = WeightSetName(set);
+  const std::string name = WeightSetName(how.set);
   Tensor which(tensorflow::DT_INT32, {});
-  which.scalar<int32_t>()() = member;
+  which.scalar<int32_t>()() = how.member;
   probabilities->resize(images.count * data_->classes);
   for (int64_t begin = 0; begin < images.count; begin += kEvaluated) {
     const int64_t count = std::min(kEvaluated, images.count - begin);
@@ -296,7 +295,7 @@ absl::Status Cifar::Probabilities(Run* run, Split split, WeightSet set, int32_t 
         [&](auto* p, int32_t* l) { FillImages(images, data_->statistics, begin, count, p, l); });
     std::vector<Tensor> outputs;
     if (absl::Status status =
-            run->Evaluate(set, {{name + "/pixels", pixels}, {name + "/member", which}},
+            run->Evaluate(how.set, {{name + "/pixels", pixels}, {name + "/member", which}},
                           {logits->second}, &outputs);
         !status.ok()) {
       return status;
@@ -324,7 +323,8 @@ Figures Cifar::FiguresOf(const std::vector<double>& probabilities, Split split) 
 absl::Status Cifar::Evaluate(Run* run, Split split, WeightSet set, int32_t member,
                              Figures* figures) {
   std::vector<double> probabilities;
-  if (absl::Status status = Probabilities(run, split, set, member, &probabilities); !status.ok()) {
+  if (absl::Status status = Predict(run, ImagesOf(split), {set, member}, &probabilities);
+      !status.ok()) {
     return status;
   }
   *figures = FiguresOf(probabilities, split);
@@ -337,7 +337,7 @@ absl::Status Cifar::EvaluateMembers(Run* run, Split split, std::vector<Figures>*
   std::vector<double> one, mean;
   members->clear();
   for (int32_t k = 0; k < K; ++k) {
-    if (absl::Status status = Probabilities(run, split, WeightSet::kCurrent, k, &one);
+    if (absl::Status status = Predict(run, ImagesOf(split), {WeightSet::kCurrent, k}, &one);
         !status.ok()) {
       return status;
     }

@@ -52,6 +52,12 @@ struct CifarData {
                      int64_t test_images);
 };
 
+// With what a prediction is made.
+struct Prediction {
+  WeightSet set = WeightSet::kCollapsed;
+  int32_t member = 0;  // of kCurrent
+};
+
 class Cifar : public Task {
  public:
   // Builds the graph. The data must outlive the task.
@@ -73,6 +79,10 @@ class Cifar : public Task {
   absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
                                Figures* ensemble) override;
 
+  // The probabilities [images, classes] of any images.
+  absl::Status Predict(Run* run, const LabelledImages& images, const Prediction& how,
+                       std::vector<double>* probabilities);
+
  private:
   // A BatchNorm whose statistics are estimated from minibatches.
   struct Estimated {
@@ -87,9 +97,6 @@ class Cifar : public Task {
   bool Reestimates(WeightSet set) const;
   absl::Status Reestimate(Run* run, WeightSet set);
   const LabelledImages& ImagesOf(Split split) const;
-  // [images, classes]
-  absl::Status Probabilities(Run* run, Split split, WeightSet set, int32_t member,
-                             std::vector<double>* probabilities);
   Figures FiguresOf(const std::vector<double>& probabilities, Split split) const;
 
   CifarOptions options_;

@@ -1,6 +1,8 @@
 """What is kept of a training run: tools/keep_results.py."""
 
 import json
+import subprocess
+import sys
 
 from tools import keep_results
 
@@ -29,3 +31,14 @@ def test_keeps_figures_and_thins_metrics(tmp_path):
     training = [line["step"] for line in kept if line["kind"] == "train"]
     assert 90 <= len(training) <= 100 and training[-1] == 950
     assert [line["step"] for line in kept if line["kind"] == "evaluation"] == list(range(100, 1000, 100))
+
+
+def test_keeps_a_sweep(tmp_path):
+    for name in ("sweep.json", "sweep.png", "results.json", "members-5/seed-0/config.toml", "members-5/seed-0/metrics.jsonl", "members-5/seed-0.log"):
+        path = tmp_path / "sweep" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    run = subprocess.run([sys.executable, keep_results.__file__, tmp_path / "sweep", tmp_path / "kept"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    kept = sorted(str(path.relative_to(tmp_path / "kept")) for path in (tmp_path / "kept").rglob("*") if path.is_file())
+    assert kept == ["members-5/seed-0/config.toml", "members-5/seed-0/metrics.jsonl", "results.json", "sweep.json", "sweep.png"]

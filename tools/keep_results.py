@@ -1,7 +1,7 @@
 """Copies what is worth keeping of a training run: python tools/keep_results.py RUN DEST
 
 config.toml, results.json and curves.png as they are, and metrics.jsonl thinned to every evaluation and at most a hundred lines of training.
-RUN may hold several runs; checkpoints and TensorBoard events stay where they are.
+RUN may hold several runs, or be a sweep; checkpoints and TensorBoard events stay where they are.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 
-KEPT = ("config.toml", "results.json", "curves.png")
+KEPT = ("config.toml", "results.json", "curves.png", "sweep.json", "sweep.png")
 TRAINING_LINES = 100
 
 
@@ -39,6 +39,6 @@ def keep(run, destination):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or not os.path.exists(os.path.join(sys.argv[1], "config.toml")):
+    if len(sys.argv) != 3 or not any(os.path.exists(os.path.join(sys.argv[1], name)) for name in ("config.toml", "sweep.json")):
         raise SystemExit(__doc__)
     keep(sys.argv[1], sys.argv[2])

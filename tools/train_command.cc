@@ -48,7 +48,7 @@ struct Command {
   std::unique_ptr<Experiment> experiment;
   SessionFlags session;
   std::string data, preset, out;
-  bool resume = false;
+  bool resume = false, dry_run = false;
 };
 
 Command Parse(const std::string& name, int argc, char** argv) {
@@ -63,6 +63,8 @@ Command Parse(const std::string& name, int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--out", command.out, "folder of the run; by default runs/" + name + "-PRESET");
   app.add_flag("--resume", command.resume, "goes on with the run in that folder, as it was set up");
+  app.add_flag("--dry-run", command.dry_run,
+               "only checks settings and data, and prints the config.toml that the run would have");
   app.add_option("--data", command.data, program.data_help);
   AddSessionFlags(&command.session, &app);
   AddFlags(settings, &app);
@@ -90,11 +92,14 @@ Command Parse(const std::string& name, int argc, char** argv) {
   return command;
 }
 
+std::string ConfigFile(Experiment* experiment) {
+  return absl::StrCat("# Every value used; `", CommandOf(experiment->program().name),
+                      " --preset FILE --out DIR` does the same again.\n",
+                      ConfigText(experiment->Settings()));
+}
+
 void WriteConfig(const std::string& folder, Experiment* experiment) {
-  WriteFile(folder + "/config.toml",
-            absl::StrCat("# Every value used; `", CommandOf(experiment->program().name),
-                         " --preset FILE --out DIR` does the same again.\n",
-                         ConfigText(experiment->Settings())));
+  WriteFile(folder + "/config.toml", ConfigFile(experiment));
 }
 
 Json ToJson(const Figures& figures) {
@@ -292,6 +297,10 @@ int Main(const std::string& program, int argc, char** argv) {
   const std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
   // What is wrong with any of them is said before hours go into the first.
   for (const PlannedRun& run : runs) run.experiment->MakeTask();
+  if (command.dry_run) {
+    std::fputs(ConfigFile(command.experiment.get()).c_str(), stdout);
+    return 0;
+  }
   MakeOutFolder(command.out);
   StopOnSignals();
   const bool several = runs.size() > 1;

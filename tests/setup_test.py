@@ -66,7 +66,7 @@ def test_folders_with_spaces_are_refused(tmp_path):
      ("bench rockets", 'there is no benchmark "rockets"'), ("train", "train needs to know what"),
      ("train rockets", 'there is no training program "rockets"'), ("sweep", "sweep needs to know what"),
      ("sweep --over members=1", "sweep needs to know what"), ("sweep rockets", 'there is no training program "rockets"'),
-     ("wheel", "wheel needs --out")],
+     ("report", "report needs the folder of a run"), ("wheel", "wheel needs --out")],
 )
 def test_unknown_commands_list_what_exists(tmp_path, arguments, complaint):
     run = bash(f"tools/latephase {arguments}", tmp_path)

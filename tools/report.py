@@ -1,0 +1,279 @@
+"""One HTML page of training runs and sweeps, to read, to print and to pass on: it needs no other file and no network.
+
+  tools/latephase report runs/cifar-convnet runs/k-sweep --out report.html
+
+The test figures of all runs side by side, the settings in which they differ, curves, cost, and evaluations (RUN/evaluation) where there are
+any. RUN is the folder of a run, of several (base, late-phase, seed-0, ...) or of a sweep; the curves of a sweep's runs are shown when these are named.
+"""
+
+import argparse
+import collections
+import os
+import sys
+
+import plot
+
+from tools import sweep_table
+from tools.report_page import Cell, contents, details, drawing, element, facts, image, page, section, side_by_side, table
+from tools.report_runs import ReportError, read_evaluation, read_sources, sweep_runs
+from tools.run_figures import FIGURES, MAIN_FIGURES, columns_of, figure_of, in_order, mean_and_error, mean_text, weights_name, without_loss
+
+COMMAND = "tools/latephase report"
+WEIGHT_SETS = ("The best of each column is bold. Collapsed: the members' mean, one network; a run without members has only itself. SWA: the average over "
+               "time. One member: the one trained last. Ensemble: the members' predictions averaged.")
+
+
+def best_of(values, figure):
+    """The best of the values, None if there is nothing to choose."""
+    known = [value for value in values if value is not None]
+    if len(set(known)) < 2:
+        return None
+    return min(known) if figure_of(figure).lower_is_better else max(known)
+
+
+def figures_table(names, rows, anchors=(), name_heads=("run",), text=lambda figure, value: figure.number(value), key=lambda value: value):
+    """A table of the test figures of weight sets. names: [[cell]], rows: [{weights: {figure: value}}]; `key` of a value is what decides
+    which is best, `text` how it is written."""
+    columns = without_loss(columns_of(rows))
+    groups, heads = [("", len(name_heads))], [*name_heads]
+    for i, (weights, figure) in enumerate(columns):
+        first = i == 0 or columns[i - 1][0] != weights
+        if first:
+            groups.append((weights_name(weights), sum(column[0] == weights for column in columns)))
+        heads.append(Cell(figure_of(figure).head, "number", *["start"] * first))
+    values = {column: [row.get(column[0], {}).get(column[1]) for row in rows] for column in columns}
+    best = {column: best_of([None if value is None else key(value) for value in values[column]], column[1]) for column in columns}
+    cells = []
+    for i, name in enumerate(names):
+        line = [Cell(name[0], anchor=anchors[i]) if anchors else name[0], *name[1:]]
+        for j, column in enumerate(columns):
+            value = values[column][i]
+            classes = ["number"] + ["start"] * (j == 0 or columns[j - 1][0] != column[0])
+            if value is not None and best[column] is not None and key(value) == best[column]:
+                classes.append("best")
+            line.append(Cell("–" if value is None else text(figure_of(column[1]), value), *classes))
+        cells.append(line)
+    return table(heads, cells, groups, len(name_heads))
+
+
+def tests_of(run):
+    return {weights: figures for weights, figures in run.results.get("test", {}).items() if isinstance(figures, dict)}
+
+
+def families_of(runs):
+    """{title: [run]}: figures of different data are not compared."""
+    families = collections.defaultdict(list)
+    for run in runs:
+        families[", ".join(filter(None, (run.config["program"], run.config.get("dataset"))))].append(run)
+    return families
+
+
+def seeds_table(runs):
+    """Mean ± standard error of the runs that differ in their seed alone; nothing if no two do."""
+    groups = collections.defaultdict(list)
+    for run in runs:
+        if run.results:
+            groups[repr([(name, value) for name, value in sorted(run.config.items()) if name != "seed"])].append(run)
+    groups = [group for group in groups.values() if len(group) > 1]
+    if not groups:
+        return ""
+    rows = []
+    for group in groups:
+        row = {}
+        for weights, figure in columns_of([tests_of(run) for run in group]):
+            row.setdefault(weights, {})[figure] = mean_and_error([tests_of(run).get(weights, {}).get(figure) for run in group])
+        rows.append(row)
+    names = [[group[0].name, group[0].config["model"], str(len(group))] for group in groups]
+    return element("p", "Mean ± standard error of the runs that differ in their seed alone, named after the first:") + figures_table(
+        names, rows, name_heads=("runs", "model", "seeds"), text=lambda figure, value: mean_text(figure, *value), key=lambda value: value[0])
+
+
+def summary_section(runs, anchors):
+    content = []
+    for title, family in families_of(runs).items():
+        names = [[run.name, run.config["model"], str(run.config["seed"])] for run in family]
+        content += [element("h3", title), figures_table(names, [tests_of(run) for run in family], [anchors[run.folder] for run in family],
+                                                        ("run", "model", "seed")), seeds_table(family)]
+    return section(2, "Test figures", "figures", element("p", WEIGHT_SETS, class_="quiet"), *content)
+
+
+def value_text(value):
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings_section(runs, anchors):
+    """The settings in which the runs of a program differ, what differs from the first run shaded; and those they share."""
+    content = []
+    programs = collections.defaultdict(list)
+    for run in runs:
+        programs[run.config["program"]].append(run)
+    for program, mine in programs.items():
+        settings = list(dict.fromkeys(name for run in mine for name in run.config))
+        differ = [name for name in settings if len({repr(run.config.get(name)) for run in mine}) > 1]
+        content.append(element("h3", program))
+        if differ:
+            rows = [[Cell(run.name, anchor=anchors[run.folder]),
+                     *(Cell(value_text(run.config.get(name, "–")), *["differs"] * (run.config.get(name) != mine[0].config.get(name)),
+                            *["number"] * isinstance(run.config.get(name), (int, float))) for name in differ)] for run in mine]
+            content.append(table(["run", *differ], rows))
+        shared = [name for name in settings if name not in differ]
+        content.append(details(f"{len(shared)} settings " + ("that all of them share" if len(mine) > 1 else "of the run"), element(
+            "pre", "\n".join(f"{name} = {value_text(mine[0].config[name])}" for name in shared))))
+    return section(2, "Settings", "settings", element("p", "In which the runs differ; shaded: other than in the first one.", class_="quiet"), *content)
+
+
+def sweep_section(source, anchor):
+    sweep = source.sweep
+    seeds = len(sweep["sweep"]["seeds"])
+    content = [element("p", f"{sweep['program']}, " + (f"mean ± standard error of {seeds} seeds." if seeds > 1 else "one seed."), class_="quiet")]
+    for axes, points in sweep_table.groups_of(sweep):
+        names = [[*(value_text(point["values"][axis]) for axis in axes), str(len(point["runs"]))] for point in points]
+        rows = [{weights: {name: one[name] for name in MAIN_FIGURES if name in one} for weights, one in point["test"].items()} for point in points]
+        content.append(figures_table(names, rows, name_heads=(*map(sweep_table.head_of, axes), "seeds"), key=lambda value: value["mean"],
+                                     text=lambda figure, value: mean_text(figure, value["mean"], value["standard_error"])))
+    figure = sweep_table.draw(sweep)
+    content.append(drawing(figure, f"Test figures of the sweep {source.name}") if figure else element("p", "No run has finished yet."))
+    runs = sweep_runs(sweep)
+    if runs:
+        content.append(details(f"its {len(runs)} runs", figures_table(
+            [[folder] for folder, _ in runs], [{weights: one for weights, one in result["test"].items() if isinstance(one, dict)} for _, result in runs])))
+    content.append(details("settings that all points share", element(
+        "pre", "\n".join(f"{name} = {value_text(value)}" for name, value in sweep["sweep"]["config"].items()))))
+    return section(2, f"Sweep {source.name}", anchor, *content, *evaluation_parts(source.folder))
+
+
+def comparison_section(source, anchor):
+    try:
+        figure = plot.draw_comparison([run.curves for run in source.runs], source.folder)
+    except plot.PlotError as error:
+        return section(2, f"{source.name}: models compared", anchor, element("p", f"Nothing to draw: {error}"))
+    return section(2, f"{source.name}: models compared", anchor, drawing(figure, f"Curves of the models in {source.name}"),
+                   *evaluation_parts(source.folder))
+
+
+def duration(seconds):
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def run_facts(run):
+    """What the run cost."""
+    results = run.results
+    texts = [("parameters", "parameters", lambda value: f"{value:,}"), ("epochs", "epochs", lambda value: f"{value:g}"),
+             ("steps", "minibatches", lambda value: f"{value:,}"), ("seconds", "training", duration),
+             ("items_per_second", "characters/s" if run.config["program"] == "enwik8" else "images/s", lambda value: f"{value:,.0f}"),
+             ("peak_bytes", "peak memory", lambda value: f"{value / 1e9:.2f} GB"), ("threads", "threads", str), ("device", "device", str)]
+    return facts([("model", run.config["model"]), ("seed", run.config["seed"])] +
+                 [(head, text(results[name])) for name, head, text in texts if results.get(name) is not None])
+
+
+def all_figures_table(results):
+    """Every figure of a results.json: training, and each weight set and member on each split."""
+    rows = [("train", "last epoch", results["train"])] if "train" in results else []
+    for split in ("validation", "test"):
+        for weights, figures in results.get(split, {}).items():
+            if isinstance(figures, dict):
+                rows.append((split, weights_name(weights), figures))
+        rows += [(split, f"member {k}", figures) for k, figures in enumerate(results.get(split, {}).get("members", []))]
+    columns = in_order((figure for _, _, figures in rows for figure in figures), FIGURES)
+    return table(["data", "weights", *(Cell(figure_of(name).head, "number") for name in columns)],
+                 [[split, weights, *(Cell(figure_of(name).number(figures.get(name)), "number") for name in columns)]
+                  for split, weights, figures in rows], row_heads=2)
+
+
+def run_section(run, anchor):
+    try:
+        curves = drawing(plot.draw_run(run.curves), f"Curves of {run.name}")
+    except plot.PlotError:
+        curves = element("p", "No line of training yet.")
+    figures = all_figures_table(run.results) if run.results else element("p", "Not finished: there is no results.json yet.")
+    settings = "\n".join(f"{name} = {value_text(value)}" for name, value in run.config.items())
+    return section(2, f"Run {run.name}", anchor, run_facts(run), side_by_side(curves, figures), details("its settings", element("pre", settings)),
+                   *evaluation_parts(run.folder))
+
+
+def evaluation_value(name, value):
+    """A cell of an evaluation's table; None for what is no single value, such as bins, which the figures show."""
+    if isinstance(value, bool) or isinstance(value, str):
+        return Cell(value_text(value))
+    if isinstance(value, (int, float)):
+        return Cell(figure_of(name).number(value) if name in FIGURES else f"{value:,}" if isinstance(value, int) else f"{value:.4f}", "number")
+    return Cell("–", "number") if value is None else None
+
+
+def evaluation_table(rows):
+    names = [name for name in dict.fromkeys(name for row in rows for name in row)
+             if all(evaluation_value(name, row.get(name)) is not None for row in rows)]
+    first = [name for name in ("run", "weights") if name in names]
+    names = first + [name for name in names if name not in first]
+    numbers = [name for name in names if any(isinstance(row.get(name), (int, float)) and not isinstance(row.get(name), bool) for row in rows)]
+    heads = [Cell(figure_of(name).head, *["number"] * (name in numbers)) for name in names]
+    return table(heads, [[evaluation_value(name, row.get(name)) for name in names] for row in rows], row_heads=len(first))
+
+
+def evaluation_parts(folder):
+    """Tables of every list of rows in evaluation.json, and the figures beside it."""
+    evaluation, images = read_evaluation(folder)
+    if evaluation is None:
+        return []
+    parts = [element("h3", "Evaluation")]
+    lists = evaluation.items() if isinstance(evaluation, dict) else [("", evaluation)]
+    single = [(name, value) for name, value in lists if isinstance(value, (str, int, float))]
+    if single:
+        parts.append(facts([(name.replace("_", " "), value_text(value)) for name, value in single]))
+    for name, rows in lists:
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        if rows:
+            parts += [element("p", name.replace("_", " "), class_="quiet"), evaluation_table(rows)]
+    shown = [image(data, "png", name.removesuffix(".png"), name.removesuffix(".png").replace("_", " ")) for name, data in images]
+    return parts + ([side_by_side(*shown)] if shown else [])
+
+
+def compose(sources, title):
+    runs = [run for source in sources for run in source.runs]
+    anchors = {run.folder: f"run-{i}" for i, run in enumerate(runs)}
+    entries, sections = [], []
+    if runs:
+        entries += [("figures", "Test figures"), ("settings", "Settings")]
+        sections += [summary_section(runs, anchors), settings_section(runs, anchors)]
+    for i, source in enumerate(sources):
+        if source.sweep is not None:
+            entries.append((f"sweep-{i}", f"Sweep {source.name}"))
+            sections.append(sweep_section(source, f"sweep-{i}"))
+        if len(source.runs) > 1:
+            entries.append((f"models-{i}", f"{source.name}: models compared"))
+            sections.append(comparison_section(source, f"models-{i}"))
+        for run in source.runs:
+            entries.append((anchors[run.folder], f"Run {run.name}"))
+            sections.append(run_section(run, anchors[run.folder]))
+    return page(title, element("h1", title), contents(entries), *sections)
+
+
+def write(path, text):
+    """Written aside, then renamed: whole or not there."""
+    aside = f"{path}.part{os.getpid()}"
+    try:
+        with open(aside, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(aside, path)
+    except OSError as error:
+        raise ReportError(f"`out` must be a file that can be written. Received: out={path} ({error.strerror})") from error
+    finally:
+        if os.path.exists(aside):
+            os.remove(aside)
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="+", metavar="RUN", help="the folder of a run, of several runs or of a sweep")
+    parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
+    parser.add_argument("--title", default="Training runs", help="its title")
+    options = parser.parse_args(arguments)
+    write(options.out, compose(read_sources(options.run), options.title))
+    print(options.out)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except (ReportError, plot.PlotError) as error:
+        sys.exit(f"{COMMAND}: {error}")

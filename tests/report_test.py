@@ -163,25 +163,45 @@ def test_names_from_outside_stay_text(tmp_path):
     assert_self_contained(page, (tmp_path / "out.html").read_text())
     assert "<script>" not in (tmp_path / "out.html").read_text() and {"b"} & {tag for tag, _ in page.elements} == set()
     assert page.texts["title"] == page.texts["h1"] == [EVIL]
+    assert [image["alt"] for image in page.images] == [f"Curves of {run.name}"]
     assert f"Run {run.name}" in page.texts["h2"] and [EVIL] * 3 in page.rows
     assert f"dtype = {EVIL}" in "\n".join(page.texts["pre"])
 
 
-def test_evaluations_are_shown(tmp_path):
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+
+
+def make_evaluation(folder):
+    """As `tools/latephase eval` leaves it."""
+    folder.mkdir()
+    ood = {"mean_auroc": 0.81239, "entropy_limit": 2.3, "own_histogram": [1, 2], "sets": [{"name": "svhn", "auroc": 0.75, "histogram": [3]}]}
+    rows = [{"run": "a", "weights": "collapsed", "images": 10000, "accuracy": 0.70731, "brier": 0.41234, "reliability": [{"count": 7777}], "ood": ood,
+             "corruption": {"mean_error": 0.432188, "by_severity": [0.2]}},
+            {"run": "a", "weights": "ensemble", "images": 10000, "accuracy": None, "brier": 0.40001}]
+    points = [{"sigma": 0.5, "mean": 0.125, "standard_error": None, "differences": [0.1]}, {"sigma": 1.0, "mean": 2.5, "standard_error": 0.25}]
+    evaluation = {"program": "cifar", "split": "test", "rows": rows, "corruption": {"source": "generated", "images": 5},
+                  "flatness": {"samples": 10, "curves": [{"run": "a", "images": 3, "loss": 1.5, "points": points}]}}
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
+    (folder / "reliability.png").write_bytes(PNG)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_evaluations_are_shown(tmp_path, named):
+    """Of a run, and of several runs in a folder of its own."""
     run = tmp_path / "run"
     shutil.copytree("docs/results/cifar-convnet-quick/late-phase", run)
-    (run / "evaluation").mkdir()
-    rows = [{"weights": "collapsed", "accuracy": 0.70731, "brier": 0.41234, "mean_auroc": 0.81239, "bins": [1, 2], "images": 10000},
-            {"weights": "ensemble", "accuracy": None, "brier": 0.40001, "images": 10000}]
-    (run / "evaluation" / "evaluation.json").write_text(json.dumps({"split": "test", "figures": rows, "flatness": [{"sigma": 0.5, "rise": 1}]}))
-    png = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
-    (run / "evaluation" / "reliability.png").write_bytes(png)
-    page = make(tmp_path / "out.html", run)
-    assert ["weights", "accuracy %", "Brier", "mean auroc", "images"] in page.rows
-    assert ["collapsed", "70.73", "0.4123", "0.8124", "10,000"] in page.rows and ["ensemble", "–", "0.4000", "–", "10,000"] in page.rows
-    assert ["sigma", "rise"] in page.rows and ["0.5000", "1"] in page.rows
+    make_evaluation(tmp_path / "several" if named else run / "evaluation")
+    page = make(tmp_path / "out.html", run, *[tmp_path / "several"] * named)
+    assert page.texts["h2"] == ["Test figures", "Run run"] + ["Evaluation several"] * named
+    assert ["run", "weights", "images", "accuracy %", "Brier", "AUROC svhn", "mean AUROC", "mean corruption error %"] in page.rows
+    assert ["a", "collapsed", "10,000", "70.73", "0.4123", "0.7500", "0.8124", "43.22"] in page.rows
+    assert ["a", "ensemble", "10,000", "–", "0.4000", "–", "–", "–"] in page.rows
+    assert ["run", "sigma", "mean", "standard error"] in page.rows
+    assert ["a", "0.5000", "0.1250", "–"] in page.rows and ["a", "1.0000", "2.5000", "0.2500"] in page.rows
+    facts = list(zip(page.texts["dt"], page.texts["dd"]))
+    assert {("split", "test"), ("source", "generated"), ("samples", "10")} <= set(facts)
     (image,) = [image for image in page.images if image["src"].startswith("data:image/png;base64,")]
-    assert base64.b64decode(image["src"].partition(",")[2]) == png and image["alt"] == "reliability"
+    assert base64.b64decode(image["src"].partition(",")[2]) == PNG and image["alt"] == "reliability"
 
 
 def make_sweep(folder):
@@ -226,15 +246,35 @@ def test_folders_of_the_same_name_are_told_apart(tmp_path):
     assert page.texts["h2"][2:] == [f"Run {tmp_path}/one/base", f"Run {tmp_path}/two/base"]
 
 
+def test_a_page_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    out = tmp_path / "out.html"
+    out.write_text("the page of yesterday")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(report.ReportError, match="`out` must be a file that can be written.*No space left"):
+        report.main(["docs/results/cifar-convnet-quick/base", "--out", str(out)])
+    assert out.read_text() == "the page of yesterday" and os.listdir(tmp_path) == ["out.html"]
+
+
+def spoil_evaluation(run, text):
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "evaluation.json").write_text(text)
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (lambda run, out: shutil.rmtree(run), "`RUN` must be the folder of a run, of several runs or of a sweep. Received: RUN={run}"),
-        (lambda run, out: (run / "metrics.jsonl").unlink(), "`RUN` must be the folder of a run, of several runs or of a sweep. Received: RUN={run}"),
+        (lambda run, out: shutil.rmtree(run), "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={run}"),
+        (lambda run, out: (run / "metrics.jsonl").unlink(), "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={run}"),
         (lambda run, out: (run / "config.toml").unlink(), "a run must have its config.toml. Received: {run}/config.toml"),
         (lambda run, out: (run / "results.json").write_text("{"), "results.json must be readable JSON. Received: {run}/results.json"),
         (lambda run, out: (run / "results.json").write_text('{"test": 3}'), "results.json must hold the figures of a run. Received: {run}/results.json"),
         (lambda run, out: (run / "sweep.json").write_text("{}"), "the folder of a sweep must have its sweep.json"),
+        (lambda run, out: spoil_evaluation(run, "[]"), "evaluation.json must hold what tools/latephase eval has written. Received: {run}/evaluation"),
+        (lambda run, out: spoil_evaluation(run, '{"rows": [{"ood": {"sets": [3]}}]}'), "evaluation.json must hold what tools/latephase eval has written. Received: {run}"),
         (lambda run, out: out.mkdir(), "`out` must be a file that can be written. Received: out={out} (Is a directory)"),
         (lambda run, out: os.rename(out.parent, str(out.parent) + "-gone"), "`out` must be a file that can be written. Received: out={out} (No such file"),
     ],

@@ -3,7 +3,8 @@
   tools/latephase report runs/cifar-convnet runs/k-sweep --out report.html
 
 The test figures of all runs side by side, the settings in which they differ, curves, cost, and evaluations (RUN/evaluation) where there are
-any. RUN is the folder of a run, of several (base, late-phase, seed-0, ...) or of a sweep; the curves of a sweep's runs are shown when these are named.
+any. RUN is the folder of a run, of several (base, late-phase, seed-0, ...), of a sweep, or of an evaluation (eval --out); the curves of a sweep's
+runs are shown when these are named.
 """
 
 import argparse
@@ -14,21 +15,15 @@ import sys
 import plot
 
 from tools import sweep_table
-from tools.report_page import Cell, contents, details, drawing, element, facts, image, page, section, side_by_side, table
-from tools.report_runs import ReportError, read_evaluation, read_sources, sweep_runs
-from tools.run_figures import FIGURES, MAIN_FIGURES, columns_of, figure_of, in_order, mean_and_error, mean_text, weights_name, without_loss
+from tools.report_evaluation import evaluation_parts
+from tools.report_page import Cell, contents, details, drawing, element, facts, page, section, side_by_side, table
+from tools.report_runs import ReportError, read_sources, sweep_runs
+from tools.run_figures import (FIGURES, MAIN_FIGURES, best_of, columns_of, figure_of, in_order, mean_and_error, mean_text, value_text, weights_name,
+                               without_loss)
 
 COMMAND = "tools/latephase report"
-WEIGHT_SETS = ("The best of each column is bold. Collapsed: the members' mean, one network; a run without members has only itself. SWA: the average over "
-               "time. One member: the one trained last. Ensemble: the members' predictions averaged.")
-
-
-def best_of(values, figure):
-    """The best of the values, None if there is nothing to choose."""
-    known = [value for value in values if value is not None]
-    if len(set(known)) < 2:
-        return None
-    return min(known) if figure_of(figure).lower_is_better else max(known)
+WEIGHT_SETS = ("The best of each column is bold. Collapsed: the members' mean, one network; a run without members has only itself. SWA: the average "
+               "over time. One member: the one trained last. Ensemble: the members' predictions averaged.")
 
 
 def figures_table(names, rows, anchors=(), name_heads=("run",), text=lambda figure, value: figure.number(value), key=lambda value: value):
@@ -56,8 +51,9 @@ def figures_table(names, rows, anchors=(), name_heads=("run",), text=lambda figu
     return table(heads, cells, groups, len(name_heads))
 
 
-def tests_of(run):
-    return {weights: figures for weights, figures in run.results.get("test", {}).items() if isinstance(figures, dict)}
+def tests_of(results):
+    """Weight sets and their figures; the list of members is none."""
+    return {weights: figures for weights, figures in results.get("test", {}).items() if isinstance(figures, dict)}
 
 
 def families_of(runs):
@@ -80,8 +76,9 @@ def seeds_table(runs):
     rows = []
     for group in groups:
         row = {}
-        for weights, figure in columns_of([tests_of(run) for run in group]):
-            row.setdefault(weights, {})[figure] = mean_and_error([tests_of(run).get(weights, {}).get(figure) for run in group])
+        tests = [tests_of(run.results) for run in group]
+        for weights, figure in columns_of(tests):
+            row.setdefault(weights, {})[figure] = mean_and_error([test.get(weights, {}).get(figure) for test in tests])
         rows.append(row)
     names = [[group[0].name, group[0].config["model"], str(len(group))] for group in groups]
     return element("p", "Mean ± standard error of the runs that differ in their seed alone, named after the first:") + figures_table(
@@ -92,13 +89,9 @@ def summary_section(runs, anchors):
     content = []
     for title, family in families_of(runs).items():
         names = [[run.name, run.config["model"], str(run.config["seed"])] for run in family]
-        content += [element("h3", title), figures_table(names, [tests_of(run) for run in family], [anchors[run.folder] for run in family],
-                                                        ("run", "model", "seed")), seeds_table(family)]
+        content += [element("h3", title), figures_table(names, [tests_of(run.results) for run in family],
+                                                        [anchors[run.folder] for run in family], ("run", "model", "seed")), seeds_table(family)]
     return section(2, "Test figures", "figures", element("p", WEIGHT_SETS, class_="quiet"), *content)
-
-
-def value_text(value):
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def settings_section(runs, anchors):
@@ -117,7 +110,7 @@ def settings_section(runs, anchors):
                             *["number"] * isinstance(run.config.get(name), (int, float))) for name in differ)] for run in mine]
             content.append(table(["run", *differ], rows))
         shared = [name for name in settings if name not in differ]
-        content.append(details(f"{len(shared)} settings " + ("that all of them share" if len(mine) > 1 else "of the run"), element(
+        content.append(details(f"{len(shared)} settings" + " that all of them share" * (len(mine) > 1), element(
             "pre", "\n".join(f"{name} = {value_text(mine[0].config[name])}" for name in shared))))
     return section(2, "Settings", "settings", element("p", "In which the runs differ; shaded: other than in the first one.", class_="quiet"), *content)
 
@@ -136,7 +129,7 @@ def sweep_section(source, anchor):
     runs = sweep_runs(sweep)
     if runs:
         content.append(details(f"its {len(runs)} runs", figures_table(
-            [[folder] for folder, _ in runs], [{weights: one for weights, one in result["test"].items() if isinstance(one, dict)} for _, result in runs])))
+            [[folder] for folder, _ in runs], [tests_of(result) for _, result in runs])))
     content.append(details("settings that all points share", element(
         "pre", "\n".join(f"{name} = {value_text(value)}" for name, value in sweep["sweep"]["config"].items()))))
     return section(2, f"Sweep {source.name}", anchor, *content, *evaluation_parts(source.folder))
@@ -191,50 +184,16 @@ def run_section(run, anchor):
                    *evaluation_parts(run.folder))
 
 
-def evaluation_value(name, value):
-    """A cell of an evaluation's table; None for what is no single value, such as bins, which the figures show."""
-    if isinstance(value, bool) or isinstance(value, str):
-        return Cell(value_text(value))
-    if isinstance(value, (int, float)):
-        return Cell(figure_of(name).number(value) if name in FIGURES else f"{value:,}" if isinstance(value, int) else f"{value:.4f}", "number")
-    return Cell("–", "number") if value is None else None
-
-
-def evaluation_table(rows):
-    names = [name for name in dict.fromkeys(name for row in rows for name in row)
-             if all(evaluation_value(name, row.get(name)) is not None for row in rows)]
-    first = [name for name in ("run", "weights") if name in names]
-    names = first + [name for name in names if name not in first]
-    numbers = [name for name in names if any(isinstance(row.get(name), (int, float)) and not isinstance(row.get(name), bool) for row in rows)]
-    heads = [Cell(figure_of(name).head, *["number"] * (name in numbers)) for name in names]
-    return table(heads, [[evaluation_value(name, row.get(name)) for name in names] for row in rows], row_heads=len(first))
-
-
-def evaluation_parts(folder):
-    """Tables of every list of rows in evaluation.json, and the figures beside it."""
-    evaluation, images = read_evaluation(folder)
-    if evaluation is None:
-        return []
-    parts = [element("h3", "Evaluation")]
-    lists = evaluation.items() if isinstance(evaluation, dict) else [("", evaluation)]
-    single = [(name, value) for name, value in lists if isinstance(value, (str, int, float))]
-    if single:
-        parts.append(facts([(name.replace("_", " "), value_text(value)) for name, value in single]))
-    for name, rows in lists:
-        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        if rows:
-            parts += [element("p", name.replace("_", " "), class_="quiet"), evaluation_table(rows)]
-    shown = [image(data, "png", name.removesuffix(".png"), name.removesuffix(".png").replace("_", " ")) for name, data in images]
-    return parts + ([side_by_side(*shown)] if shown else [])
-
-
 def compose(sources, title):
     runs = [run for source in sources for run in source.runs]
     anchors = {run.folder: f"run-{i}" for i, run in enumerate(runs)}
     entries, sections = [], []
     if runs:
-        entries += [("figures", "Test figures"), ("settings", "Settings")]
-        sections += [summary_section(runs, anchors), settings_section(runs, anchors)]
+        entries.append(("figures", "Test figures"))
+        sections.append(summary_section(runs, anchors))
+    if len(runs) > 1:
+        entries.append(("settings", "Settings"))
+        sections.append(settings_section(runs, anchors))
     for i, source in enumerate(sources):
         if source.sweep is not None:
             entries.append((f"sweep-{i}", f"Sweep {source.name}"))
@@ -242,6 +201,9 @@ def compose(sources, title):
         if len(source.runs) > 1:
             entries.append((f"models-{i}", f"{source.name}: models compared"))
             sections.append(comparison_section(source, f"models-{i}"))
+        if source.sweep is None and not source.runs:
+            entries.append((f"evaluation-{i}", f"Evaluation {source.name}"))
+            sections.append(section(2, f"Evaluation {source.name}", f"evaluation-{i}", *evaluation_parts(source.folder)))
         for run in source.runs:
             entries.append((anchors[run.folder], f"Run {run.name}"))
             sections.append(run_section(run, anchors[run.folder]))
@@ -264,7 +226,7 @@ def write(path, text):
 
 def main(arguments):
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="+", metavar="RUN", help="the folder of a run, of several runs or of a sweep")
+    parser.add_argument("run", nargs="+", metavar="RUN", help="the folder of a run, of several runs, of a sweep or of an evaluation")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
     parser.add_argument("--title", default="Training runs", help="its title")
     options = parser.parse_args(arguments)

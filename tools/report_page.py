@@ -42,7 +42,7 @@ figure img { display: block; max-width: 100%; height: auto; background: #ffffff;
 figcaption { color: var(--quiet); font-size: .85rem; margin-top: .3rem; overflow-wrap: anywhere; }
 .beside { display: flex; flex-wrap: wrap; gap: 0 2rem; align-items: flex-start; }
 .beside > * { flex: 0 1 auto; max-width: 100%; }
-.beside figure { width: 38rem; }
+.beside figure { width: 34.5rem; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: .6rem 1rem; margin: .8rem 0; }
 dt { color: var(--quiet); font-size: .8rem; }
 dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }

@@ -26,7 +26,7 @@ class RunData:
 
 @dataclasses.dataclass
 class Source:
-    """A folder that was given: of one run, of several, or of a sweep, whose runs stay in its table."""
+    """A folder that was given: of one run, of several, of a sweep, whose runs stay in its table, or of an evaluation of several runs."""
 
     name: str
     folder: str
@@ -60,10 +60,12 @@ def read_sweep(folder):
 def read_source(folder, name):
     if os.path.exists(os.path.join(folder, "sweep.json")):
         return Source(name, folder, [], read_sweep(folder))
+    if os.path.exists(os.path.join(folder, "evaluation.json")):
+        return Source(name, folder, [])
     try:
         found = plot.find_runs(folder)
     except plot.PlotError as error:
-        raise ReportError(f"`RUN` must be the folder of a run, of several runs or of a sweep. Received: RUN={folder}") from error
+        raise ReportError(f"`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={folder}") from error
     below = {path: os.path.relpath(path, folder) for path in found}
     return Source(name, folder, [read_run(path, name if below[path] == "." else f"{name}/{below[path]}") for path in found])
 
@@ -76,15 +78,18 @@ def read_sources(folders):
 
 
 def read_evaluation(folder):
-    """(evaluation.json, [(file name, PNG)]) of the folder's `evaluation`; (None, []) without one."""
-    path = os.path.join(folder, "evaluation")
-    if not os.path.exists(os.path.join(path, "evaluation.json")):
+    """(evaluation.json, [(file name, PNG)]) of the folder or of its `evaluation`; (None, []) without one."""
+    path = next((path for path in (folder, os.path.join(folder, "evaluation")) if os.path.exists(os.path.join(path, "evaluation.json"))), None)
+    if path is None:
         return None, []
+    evaluation = read_json(os.path.join(path, "evaluation.json"))
+    if not isinstance(evaluation, dict):
+        raise ReportError(f"evaluation.json must hold what tools/latephase eval has written. Received: {path}/evaluation.json")
     images = []
     for file in sorted(glob.glob(os.path.join(glob.escape(path), "*.png"))):
         with open(file, "rb") as content:
             images.append((os.path.basename(file), content.read()))
-    return read_json(os.path.join(path, "evaluation.json")), images
+    return evaluation, images
 
 
 def sweep_runs(sweep):

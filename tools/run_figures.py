@@ -24,6 +24,8 @@ FIGURES = {
     "ece": Figure("ECE"),
     "brier": Figure("Brier"),
     "auroc": Figure("AUROC", lower_is_better=False),
+    "mean_auroc": Figure("mean AUROC", lower_is_better=False),  # over sets of other images
+    "mean_error": Figure("mean corruption error %", 2, 100),
     "loss": Figure("loss"),
 }
 # Figures that say how good a model is; the others say how sure it is of it, or the same again.
@@ -69,3 +71,16 @@ def mean_and_error(values):
 def mean_text(figure, mean, error):
     """ "70.73 ± 0.12" """
     return figure.number(mean) + ("" if error is None else f" ± {figure.number(error)}")
+
+
+def best_of(values, figure):
+    """The best of the values, None if there is nothing to choose."""
+    known = [value for value in values if value is not None]
+    if len(set(known)) < 2:
+        return None
+    return min(known) if figure_of(figure).lower_is_better else max(known)
+
+
+def value_text(value):
+    """A setting as config.toml has it, with no more digits than it needs."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

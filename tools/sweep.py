@@ -60,11 +60,12 @@ def parse(arguments):
     options.axes = sweep_plan.read_axes(options.over)
     given = {flag.partition("=")[0] for flag in options.flags if flag.startswith("--")}
     for flag in given & {"--resume", "--dry-run"}:
-        raise SweepError(f"{flag} is no flag of a sweep: it checks every point by itself, and the same command again goes on with it. Received: {flag}")
+        raise SweepError(f"{flag} is no flag of a sweep: every point is checked first, and the same command again goes on. Received: {flag}")
     for name in options.axes:
         flag = f"--{name.replace('_', '-')}"
         if flag in given or (name == "model" and options.model):
-            raise SweepError(f"`{name}` must be given by --over or by a flag, not both. Received: {flag} and --over {name}={','.join(options.axes[name])}")
+            raise SweepError(f"`{name}` must be given by --over or by a flag, not both. "
+                             f"Received: {flag} and --over {name}={','.join(options.axes[name])}")
     if "members" in options.axes and options.model not in (None, "late-phase"):
         raise SweepError(f"`model` must be late-phase where members are varied; one member is the model without. Received: model={options.model}")
     options.model = options.model or "late-phase"

@@ -20,6 +20,7 @@ from tools import cuda_report
 from tools import docs_blocks
 from tools import enwik8_table
 from tools import run_table
+from tools import sweep_table
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]
 LIBRARY = os.environ["LATE_PHASE_OPS"]
@@ -98,6 +99,7 @@ RECORDED = {
     "docs/results/enwik8-small/results.json": recorded("enwik8-small/results.json", enwik8_table.render),
     "docs/results/enwik8-*-200-steps": enwik8_times,
     "docs/results/enwik8-64-units-*": enwik8_trials,
+    "docs/results/sweep-convnet-quick-members": recorded("sweep-convnet-quick-members/results.json", sweep_table.render),
 }
 
 
@@ -187,6 +189,14 @@ def test_recorded_trainings_are_whole(folder):
         assert lines[-1]["step"] == result["steps"]
         final = [line for line in lines if (line.get("split"), line.get("weights")) == ("test", "collapsed")]
         assert final[-1].items() >= result["test"]["collapsed"].items()
+
+
+@pytest.mark.parametrize("folder", sorted(glob.glob("docs/results/sweep-*")))
+def test_recorded_sweeps_are_whole(folder):
+    """What results.json says is what its runs give, and none is missing."""
+    results = json.loads(read(f"{folder}/results.json"))
+    assert sweep_table.collect(folder) == results
+    assert all(len(point["runs"]) == len(results["sweep"]["seeds"]) for point in results["points"])
 
 
 def test_readme_table_is_the_recorded_run():

@@ -186,6 +186,17 @@ def test_a_point_that_fails_does_not_take_the_others_along(tmp_path, files):
     assert [point["runs"] for point in json.loads((tmp_path / "out" / "results.json").read_text())["points"]] == [["learning_rate-0.02/seed-0"], []]
 
 
+def test_a_run_that_others_stop_is_told(tmp_path):
+    """A stand-in for train that ends as after a signal."""
+    program = tmp_path / "train"
+    program.write_text("#!/bin/sh\ncase $* in *--help) echo ' --sigma TEXT' ;; *--dry-run) echo 'sigma = 1' ;; *) echo 'stopped at step 3' ;; esac\n")
+    program.chmod(0o755)
+    result = subprocess.run(command("data", tmp_path / "out", "--over", "sigma=1"), capture_output=True, text=True,
+                            env={**environment(), "LATE_PHASE_TRAIN": str(program)})
+    assert result.returncode == 1 and "sigma 1, seed 0: ended before its time: stopped at step 3" in result.stderr, result.stderr
+    assert "sigma 1, seed 0 has no results and is not in the table" in result.stderr
+
+
 def test_one_setting_at_a_time_or_a_grid():
     axes = sweep_plan.read_axes(["members=1,5", "sigma=0,0.1"])
     single = sweep_plan.plan_points("cifar", "late-phase", axes, grid=False)

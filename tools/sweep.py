@@ -224,9 +224,10 @@ def work_off(options, waiting, total, threads, lock):
                 if result is not None and process.returncode == 0:
                     draw_curves(folder)
                     say(f"{point}, seed {seed}: {result_text(result)}; {total - len(waiting) - len(going) - len(failed)} of {total} runs finished")
-                elif process.returncode != 0:
+                elif process.returncode != 0 or not stopped:  # a run may be told to end by others than us
                     failed.append((point, seed))
-                    say(f"{point}, seed {seed}: failed with status {process.returncode}: {last_line(folder + '.log')}")
+                    what = f"failed with status {process.returncode}" if process.returncode else "ended before its time"
+                    say(f"{point}, seed {seed}: {what}: {last_line(folder + '.log')}")
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -262,9 +263,10 @@ def main(arguments):
         say(f"Stopped; the states are saved. To go on: {COMMAND} {shlex.join(arguments)}")
         return 0
     results = sweep_table.summarize(options.out)
-    print("\n".join(["", *sweep_table.render(results), "", f"{options.out}/results.json", f"{options.out}/sweep.png"]))
+    written = [path for path in (f"{options.out}/results.json", f"{options.out}/sweep.png") if os.path.exists(path)]
+    print("\n".join(["", *sweep_table.render(results), "", *written]))
     for point, seed in failed:
-        say(f"{COMMAND}: {point}, seed {seed} failed and is not in the table; see {options.out}/{point.run_folder(seed)}.log")
+        say(f"{COMMAND}: {point}, seed {seed} has no results and is not in the table; see {options.out}/{point.run_folder(seed)}.log")
     return 1 if failed else 0
 
 

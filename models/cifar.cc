@@ -95,7 +95,10 @@ Cifar::Cifar(const CifarOptions& options, const CifarData* data)
       dtype_(options.dtype == "float64" ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT),
       scope_(tensorflow::Scope::NewRootScope()),
       batches_(&data->training, data->statistics, options.augmentation, options.batch,
-               options.seed) {}
+               options.seed) {
+  // All weights take the same rare steps; those of members would be their own.
+  if (options_.accumulates()) options_.parts = {/*batch_norm=*/false, /*head=*/false};
+}
 
 absl::Status Cifar::Create(const CifarOptions& options, const CifarData* data,
                            std::unique_ptr<Cifar>* task) {

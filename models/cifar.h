@@ -2,6 +2,7 @@
 // its BatchNorm and last layer with members, measured by accuracy, NLL and calibration.
 //
 // Two models: "base" has one member; "late-phase" is base until T0 and has K members from then on.
+// The control "accumulation" is base with gradients gathered from T0 on.
 #ifndef LATE_PHASE_MODELS_CIFAR_H_
 #define LATE_PHASE_MODELS_CIFAR_H_
 

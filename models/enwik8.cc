@@ -150,7 +150,7 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
   for (int i = 0; i < vocabulary_.size(); ++i) {
     characters.flat<uint8_t>()(i) = vocabulary_.Byte(i);
   }
-  weights_->AddState(kVocabulary, characters);
+  weights_->AddState(kVocabulary, characters, StateOf::kConstant);
 
   // The state is carried from chunk to chunk and zero at each epoch's start.
   const auto fresh = tf_ops::Equal(

@@ -74,7 +74,7 @@ Output DeclaredWeights::BatchNorm(const std::string& name, Output x, int64_t cha
   auto state = [&](const char* what, double initial) -> Output {
     const std::string path = absl::StrCat(name, "/", what);
     return members ? late_phase_->AddMemberState(path, Filled(dtype_, row, initial))
-                   : late_phase_->AddState(path, Filled(dtype_, stack, initial));
+                   : late_phase_->AddState(path, Filled(dtype_, stack, initial), StateOf::kModel);
   };
   const Output scale = weight("scale", 1), offset = weight("offset", 0), mean = state("mean", 0),
                variance = state("variance", 1);

@@ -16,17 +16,21 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
   plan->steps = recipe.steps > 0 ? recipe.steps : steps(recipe.epochs);
   LatePhaseOptions& late_phase = plan->late_phase;
   late_phase = LatePhaseOptions();
-  if (recipe.late_phase()) {
+  if (recipe.late_phase() || recipe.accumulates()) {
     if (recipe.steps == 0 && recipe.t0 >= recipe.epochs) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`t0` must be less than `epochs`, or no member is ever trained. Received: "
-                       "t0=",
-                       recipe.t0, ", epochs=", recipe.epochs));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "`t0` must be less than `epochs`, or no ",
+          recipe.late_phase() ? "member is ever trained" : "gradients are ever gathered",
+          ". Received: t0=", recipe.t0, ", epochs=", recipe.epochs));
     }
-    late_phase.members = recipe.members;
     late_phase.start = steps(recipe.t0);
-    late_phase.sigma = recipe.sigma;
+    late_phase.cycle = recipe.members;
     late_phase.base_scale = recipe.gamma;
+  }
+  if (recipe.late_phase()) {
+    late_phase.members = recipe.members;
+    late_phase.sigma = recipe.sigma;
+    late_phase.freeze_base = recipe.freeze_base;
     late_phase.seed[0] = recipe.seed;
   }
   if (recipe.swa_start >= 0) {

@@ -10,14 +10,22 @@
 
 namespace late_phase {
 
+// The model of every program that is no model of "all": a control.
+inline constexpr char kAccumulation[] = "accumulation";
+
 struct Recipe {
-  std::string model = "late-phase";  // "base", …, "late-phase"
+  // "base", …, "late-phase"; or "accumulation", base with the late phase's rarer steps alone: from
+  // T0 on, gradients are gathered over `members` minibatches.
+  std::string model = "late-phase";
+  // Folder of another run, whose weights this one starts from; empty: fresh ones.
+  std::string pretrained;
   double epochs = 50;
-  int64_t steps = 0;  // in all, instead of epochs; 0: epochs
-  int64_t members = 10;
-  double t0 = 30;       // epochs before the members are spawned
-  double sigma = 0.35;  // σ0
-  double gamma = 1;     // γ of the base's step
+  int64_t steps = 0;         // in all, instead of epochs; 0: epochs
+  int64_t members = 10;      // K
+  double t0 = 30;            // epochs before the members are spawned
+  double sigma = 0.35;       // σ0
+  double gamma = 1;          // γ of the base's step
+  bool freeze_base = false;  // from T0 on the members alone are trained
   // Epochs before averaging begins, -1: never; the first sample follows swa_every later.
   double swa_start = 40;
   double swa_every = 1;  // epochs
@@ -26,6 +34,7 @@ struct Recipe {
   std::string device;             // "GPU:0"; empty: the CPU
 
   bool late_phase() const { return model == "late-phase"; }
+  bool accumulates() const { return model == kAccumulation; }
 };
 
 // The recipe in minibatches, which depend on the data's size.

@@ -1,5 +1,6 @@
 #include "optimizers/late_phase.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -114,7 +115,7 @@ LatePhase::LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& opt
 }
 
 Output LatePhase::Variable(const tensorflow::Scope& scope, const std::string& name,
-                           const Tensor& initial, bool declared) {
+                           const Tensor& initial, Kind kind) {
   for (const Saved& saved : saved_) {
     if (saved.name == name) {
       scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
@@ -131,34 +132,37 @@ Output LatePhase::Variable(const tensorflow::Scope& scope, const std::string& na
   const auto restore = tf_ops::AssignVariableOp(scope, handle, placeholder);
   if (!scope_.ok()) return Output();
   saved_.push_back({name, read.value.name(), placeholder.output.name(),
-                    restore.operation.node()->name(), initial.dtype(), initial.shape(), declared});
+                    restore.operation.node()->name(), initial.dtype(), initial.shape(), kind});
   return handle;
 }
 
 Output LatePhase::ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                const TensorShape& shape) {
-  return Variable(scope_, name, Zeros(dtype, shape), /*declared=*/false);
+  return Variable(scope_, name, Zeros(dtype, shape), Kind::kInternal);
 }
 
 Output LatePhase::Counter(const std::string& name) {
-  return Variable(host_, name, Zeros(tensorflow::DT_INT64, {}), /*declared=*/false);
+  return Variable(host_, name, Zeros(tensorflow::DT_INT64, {}), Kind::kInternal);
 }
 
-Output LatePhase::AddState(const std::string& name, const Tensor& initial) {
-  states_.push_back({name, false, Variable(scope_, name, initial), initial.dtype()});
+Output LatePhase::AddState(const std::string& name, const Tensor& initial, StateOf of) {
+  const Kind kind = of == StateOf::kModel      ? Kind::kModel
+                    : of == StateOf::kConstant ? Kind::kConstant
+                                               : Kind::kState;
+  states_.push_back({name, false, Variable(scope_, name, initial, kind), initial.dtype()});
   return states_.back().handle;
 }
 
 Output LatePhase::AddMemberState(const std::string& name, const Tensor& initial_row) {
   const Tensor stack = Stack(initial_row, options_.members);
-  states_.push_back({name, true, Variable(scope_, name, stack), stack.dtype()});
+  states_.push_back({name, true, Variable(scope_, name, stack, Kind::kMembers), stack.dtype()});
   return states_.back().handle;
 }
 
 Output LatePhase::AddBase(const std::string& name, const Tensor& initial) {
   Weight weight;
   weight.name = name;
-  weight.handle = Variable(scope_, name, initial);
+  weight.handle = Variable(scope_, name, initial, Kind::kModel);
   if (!scope_.ok()) return Output();
   weight.value = tf_ops::ReadVariableOp(scope_.WithOpName(name, "/value"), weight.handle, dtype_);
   weight.shape = initial.shape();
@@ -172,7 +176,7 @@ Output LatePhase::AddMembers(const std::string& name, const Tensor& initial_row,
   weight.name = name;
   weight.late_phase = true;
   weight.reads_stack = read == MemberRead::kStack;
-  weight.handle = Variable(scope_, name, stack);
+  weight.handle = Variable(scope_, name, stack, Kind::kMembers);
   if (!scope_.ok()) return Output();
   const tensorflow::Scope named = scope_.WithOpName(name, "/value");
   weight.value = read == MemberRead::kRow
@@ -311,6 +315,14 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   }
   if (!train_.empty()) {
     scope_.UpdateStatus(absl::FailedPreconditionError("Minimize must be called once"));
+  }
+  const bool any_members = std::any_of(weights_.begin(), weights_.end(),
+                                       [](const Weight& weight) { return weight.late_phase; });
+  if (options_.members > 1 && !any_members) {
+    scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
+        "`members` must be 1 if no weight has any; gradients alone are gathered by `cycle`. "
+        "Received: members=",
+        options_.members)));
   }
   if (!scope_.ok()) return scope_.status();
   base_text_ = base.Text();

@@ -13,8 +13,8 @@
 // optimizers/run.h calls when it is due. This class only builds the graph.
 //
 // The controls of the paper are settings: gradient accumulation without members is members = 1 with
-// cycle = K; a frozen base is `freeze_base`; a full late-phase deep ensemble declares every weight
-// with AddMembers; T0 = 0 is start = 0.
+// cycle = K and every weight declared with AddBase; a frozen base is `freeze_base`; a full
+// late-phase deep ensemble declares every weight with AddMembers; T0 = 0 is start = 0.
 #ifndef LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_
 #define LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_
 
@@ -56,6 +56,13 @@ enum class MemberRead {
   kRow     // the current member's row: no [K, …] gradient is ever made
 };
 
+// To what a state belongs, and so whether it goes along when a run starts from another's weights.
+enum class StateOf {
+  kRun,      // carried states, sums: begins anew
+  kModel,    // running statistics: goes wherever the weights go
+  kConstant  // never written, as a vocabulary: weights of a run with another one are of no use
+};
+
 // Which weights to evaluate.
 enum class WeightSet {
   kCurrent,    // the base, and member `which` of the late-phase weights
@@ -76,9 +83,10 @@ class LatePhase {
                                 MemberRead read);
   // Declares a variable that is not trained but belongs to the run's state: carried states, running
   // statistics. Returns its handle; the model reads and writes it.
-  tensorflow::Output AddState(const std::string& name, const tensorflow::Tensor& initial);
-  // The same with a row per member, [K, …]: at T0 every row becomes row 0. BatchNorm's running
-  // statistics.
+  tensorflow::Output AddState(const std::string& name, const tensorflow::Tensor& initial,
+                              StateOf of = StateOf::kRun);
+  // One of the model with a row per member, [K, …]: at T0 every row becomes row 0. BatchNorm's
+  // running statistics.
   tensorflow::Output AddMemberState(const std::string& name, const tensorflow::Tensor& initial_row);
 
   tensorflow::Output member() const { return member_; }  // int32 [], the member of this minibatch
@@ -102,11 +110,18 @@ class LatePhase {
 
   // Everything a checkpoint holds: the name of each variable, the node that reads it, and the
   // placeholder and target that restore it.
+  enum class Kind {
+    kModel,     // a base weight, or a state of StateOf::kModel
+    kMembers,   // the same with a row per member
+    kState,     // of StateOf::kRun
+    kConstant,  // of StateOf::kConstant
+    kInternal   // not declared: slots, sums, averages and counters
+  };
   struct Saved {
     std::string name, read, placeholder, restore;
     tensorflow::DataType dtype;
     tensorflow::TensorShape shape;
-    bool declared;  // by the model; slots, sums, averages and counters are not
+    Kind kind;
   };
   const std::vector<Saved>& saved() const { return saved_; }
   // The settings and rules that a checkpoint must agree with.
@@ -128,7 +143,7 @@ class LatePhase {
   };
 
   tensorflow::Output Variable(const tensorflow::Scope& scope, const std::string& name,
-                              const tensorflow::Tensor& initial, bool declared = true);
+                              const tensorflow::Tensor& initial, Kind kind);
   tensorflow::Output ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                   const tensorflow::TensorShape& shape);
   tensorflow::Output Counter(const std::string& name);  // int64 [], on the host

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "optimizers/tensors.h"
 
@@ -22,6 +23,55 @@ std::optional<Tensor> FirstRowEverywhere(const Tensor& value,
   if (saved_row.dims() > 0) saved_row.RemoveDim(0);
   if (row != saved_row || value.dims() == 0 || value.dim_size(0) == 0) return std::nullopt;
   return RepeatedRow(value.dtype(), value.data(), shape);
+}
+
+// What a variable becomes whose model's value is `value` in another run, where `members` rows of a
+// late-phase variable count; a part of the network may have members there and none here, or the
+// other way round. None if it is of another shape.
+std::optional<Tensor> ModelOf(const Tensor& value, int64_t members,
+                              const LatePhase::Saved& variable) {
+  // Without members, BatchNorm's stacks have one row.
+  auto without_one = [](tensorflow::TensorShape shape) {
+    if (shape.dims() > 0 && shape.dim_size(0) == 1) shape.RemoveDim(0);
+    return shape;
+  };
+  auto row_of = [](tensorflow::TensorShape stack) {
+    if (stack.dims() > 0) stack.RemoveDim(0);
+    return stack;
+  };
+  const bool stacked = variable.kind == LatePhase::Kind::kMembers;
+  const tensorflow::TensorShape row =
+      without_one(stacked ? row_of(variable.shape) : variable.shape);
+  const bool one = without_one(value.shape()) == row;
+  if (!one && (value.dims() == 0 || without_one(row_of(value.shape())) != row)) {
+    return std::nullopt;
+  }
+  const int64_t size = row.num_elements(), rows = one ? 1 : std::min(value.dim_size(0), members);
+  Tensor model(variable.dtype, variable.shape);
+  for (int64_t i = 0; i < size; ++i) {
+    double sum = 0;
+    for (int64_t k = 0; k < rows; ++k) sum += ElementOf(value, k * size + i);
+    for (int64_t j = i; j < model.NumElements(); j += size) SetElement(&model, j, sum / rows);
+  }
+  return model;
+}
+
+absl::Status MustHold(const std::string& path, const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat("the checkpoint ", path, " must hold ", name));
+}
+
+absl::Status MustHave(const std::string& name, const tensorflow::TensorShape& saved,
+                      const tensorflow::TensorShape& here) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("`", name, "` must be ", saved.DebugString(),
+                   ", as in the checkpoint. Received: shape=", here.DebugString()));
+}
+
+absl::Status ReadNewest(const std::string& dir, std::string* path, CheckpointState* state) {
+  const std::optional<std::string> newest = LatestCheckpoint(dir);
+  if (!newest.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
+  *path = *newest;
+  return ReadCheckpoint(*path, state);
 }
 
 template <typename T>
@@ -153,10 +203,9 @@ absl::Status Run::Assign(const std::map<std::string, Tensor>& variables) {
 }
 
 absl::Status Run::Restore(const std::string& dir, std::string* note) {
-  const std::optional<std::string> path = LatestCheckpoint(dir);
-  if (!path.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
+  std::string path;
   CheckpointState state;
-  if (absl::Status status = ReadCheckpoint(*path, &state); !status.ok()) return status;
+  if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
   if (absl::Status status = SameSettings(state.settings, settings_); !status.ok()) return status;
   if (state.threads != threads_ && note != nullptr) {
     *note =
@@ -169,44 +218,57 @@ absl::Status Run::Restore(const std::string& dir, std::string* note) {
   return absl::OkStatus();
 }
 
-// Reads another run's checkpoint; variables of another K take the shape they have here.
-absl::Status Run::ReadOther(const std::string& dir, CheckpointState* state) {
-  const std::optional<std::string> path = LatestCheckpoint(dir);
-  if (!path.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
-  if (absl::Status status = ReadCheckpoint(*path, state); !status.ok()) return status;
-  for (const auto& variable : saved_) {
-    const auto found = state->variables.find(variable.name);
-    if (found == state->variables.end()) {
-      if (!variable.declared) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("the checkpoint ", *path, " must hold ", variable.name));
-    }
-    if (found->second.shape() == variable.shape) continue;
-    std::optional<Tensor> stack = FirstRowEverywhere(found->second, variable.shape);
-    if (!stack.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`", variable.name, "` must be ", found->second.shape().DebugString(),
-                       ", as in the checkpoint. Received: shape=", variable.shape.DebugString()));
-    }
-    found->second = *std::move(stack);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Run::StartFrom(const std::string& dir) {
+  std::string path;
   CheckpointState state;
-  if (absl::Status status = ReadOther(dir, &state); !status.ok()) return status;
-  if (absl::Status status = Initialize(); !status.ok()) return status;
-  std::map<std::string, Tensor> weights;
-  for (const auto& variable : saved_) {
-    if (variable.declared) weights[variable.name] = state.variables[variable.name];
+  if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
+  std::map<std::string, std::string> settings(state.settings.begin(), state.settings.end());
+  int64_t members = 1, start = 0;
+  if (!absl::SimpleAtoi(settings["members"], &members) ||
+      !absl::SimpleAtoi(settings["start"], &start)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint ", path, " must hold the settings `members` and `start`"));
   }
-  return Assign(weights);
+  if (absl::Status status = Initialize(); !status.ok()) return status;
+  std::map<std::string, Tensor> taken;
+  for (const auto& variable : saved_) {
+    if (variable.kind == LatePhase::Kind::kState || variable.kind == LatePhase::Kind::kInternal) {
+      continue;
+    }
+    const auto found = state.variables.find(variable.name);
+    if (found == state.variables.end()) return MustHold(path, variable.name);
+    const Tensor& value = found->second;
+    if (variable.kind == LatePhase::Kind::kConstant) {
+      std::vector<Tensor> own;
+      if (absl::Status status = Fetch({}, {variable.read}, &own); !status.ok()) return status;
+      if (value.shape() == own[0].shape() && value.tensor_data() == own[0].tensor_data()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("`", variable.name, "` must be what it is in the checkpoint ", path));
+    }
+    // At t = T0 there is still one member.
+    std::optional<Tensor> model = ModelOf(value, state.step > start ? members : 1, variable);
+    if (!model.has_value()) return MustHave(variable.name, value.shape(), variable.shape);
+    taken[variable.name] = *std::move(model);
+  }
+  return Assign(taken);
 }
 
 absl::Status Run::Fork(const std::string& dir) {
+  std::string path;
   CheckpointState state;
-  if (absl::Status status = ReadOther(dir, &state); !status.ok()) return status;
+  if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
+  // Variables of another K take the shape they have here.
+  for (const auto& variable : saved_) {
+    const auto found = state.variables.find(variable.name);
+    if (found == state.variables.end()) {
+      if (variable.kind == LatePhase::Kind::kInternal) continue;
+      return MustHold(path, variable.name);
+    }
+    if (found->second.shape() == variable.shape) continue;
+    std::optional<Tensor> stack = FirstRowEverywhere(found->second, variable.shape);
+    if (!stack.has_value()) return MustHave(variable.name, found->second.shape(), variable.shape);
+    found->second = *std::move(stack);
+  }
   if (state.step > options_.start) {
     return absl::InvalidArgumentError(
         absl::StrCat("a fork must begin at the latest at `start`. Received: a checkpoint of step ",

@@ -63,7 +63,8 @@ class Run {
   // an uninterrupted run.
   absl::Status Restore(const std::string& dir, std::string* note);
 
-  // Starts from the weights of another run's checkpoint (base and row 0), t = 0, slots zero.
+  // Starts from the weights and statistics of another run's newest checkpoint, t = 0, slots zero.
+  // Its members, once they are spawned, are collapsed; here every row becomes what they are.
   absl::Status StartFrom(const std::string& dir);
 
   // Goes on where another run of the same network with one member stood, at the latest at T0: t,
@@ -74,12 +75,14 @@ class Run {
   // Sets variables to given values: weights from elsewhere. Others keep theirs.
   absl::Status Assign(const std::map<std::string, tensorflow::Tensor>& variables);
 
+  // Every variable that a checkpoint holds.
+  const std::vector<LatePhase::Saved>& saved() const { return saved_; }
+
   // Where the ops of a minibatch run, known after the first Step: device -> op types.
   const std::map<std::string, std::set<std::string>>& placement() const { return placement_; }
 
  private:
   Run(const LatePhase& late_phase, int threads, Settings settings);
-  absl::Status ReadOther(const std::string& dir, CheckpointState* state);
 
   LatePhaseOptions options_;
   std::string init_, train_, spawn_, swa_;

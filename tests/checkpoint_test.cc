@@ -129,6 +129,92 @@ TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {
   for (int64_t i = 0; i < kD; ++i) EXPECT_EQ(after.at("theta/m").flat<double>()(i), 0);
 }
 
+// Once they are spawned, the members of the other run are one model: their mean. Both runs may have
+// members or not, in any part.
+TEST_F(CheckpointTest, StartingFromATrainedModelCollapsesItsMembers) {
+  struct Graph {
+    Graph(int64_t members, bool late, bool constant = true)
+        : scope(tensorflow::Scope::NewRootScope()),
+          late_phase(scope, testing::Options(members, 2), tensorflow::DT_DOUBLE) {
+      Tensor head(tensorflow::DT_DOUBLE, {2, kD});
+      head.flat<double>().setConstant(1.0);
+      Tensor row(tensorflow::DT_DOUBLE, {1, kD}), carried(tensorflow::DT_DOUBLE, {3});
+      row.flat<double>().setConstant(2.0);
+      carried.flat<double>().setConstant(7.0);
+      const Output w = late ? late_phase.AddMembers("head", head, MemberRead::kRow)
+                            : late_phase.AddBase("head", head);
+      const Output own =
+          late_phase.AddMembers("own", MakeTensor(Values(kD, 1.0)), MemberRead::kRow);
+      // Running statistics without members are stacks of one row.
+      late ? late_phase.AddMemberState("mean", MakeTensor(Values(kD, 2.0)))
+           : late_phase.AddState("mean", row, StateOf::kModel);
+      late_phase.AddState("carried", carried);
+      late_phase.AddState("letters", MakeTensor({constant ? 1.0 : 2.0}), StateOf::kConstant);
+      status = late_phase.Minimize(
+          tf_ops::Add(scope, tf_ops::Sum(scope, tf_ops::Square(scope, w), {0, 1}),
+                      tf_ops::Sum(scope, tf_ops::Square(scope, own), 0)),
+          UpdateRule::Momentum(0.1), UpdateRule::Momentum(0.1));
+      if (status.ok()) status = late_phase::Run::Create(late_phase, 1, {}, &run);
+    }
+    std::map<std::string, Tensor> State() {
+      std::vector<std::string> reads;
+      for (const auto& saved : late_phase.saved()) reads.push_back(saved.read);
+      std::vector<Tensor> values;
+      EXPECT_EQ(run->Fetch({}, reads, &values), absl::OkStatus());
+      std::map<std::string, Tensor> state;
+      for (size_t i = 0; i < reads.size(); ++i) state[late_phase.saved()[i].name] = values[i];
+      return state;
+    }
+    tensorflow::Scope scope;
+    LatePhase late_phase;
+    absl::Status status;
+    std::unique_ptr<late_phase::Run> run;
+  };
+  auto stack = [](std::initializer_list<double> rows, int64_t size) {
+    Tensor tensor(tensorflow::DT_DOUBLE, {static_cast<int64_t>(rows.size()), size});
+    for (int64_t i = 0; i < tensor.NumElements(); ++i) {
+      tensor.flat<double>()(i) = rows.begin()[i / size] + 0.25 * (i % size);
+    }
+    return tensor;
+  };
+  for (const int64_t steps : {2, 4}) {  // at T0, where row 0 is the model; after it
+    std::filesystem::remove_all(dir_);
+    Graph trained(3, true);
+    ASSERT_EQ(trained.status, absl::OkStatus());
+    ASSERT_EQ(trained.run->Initialize(), absl::OkStatus());
+    for (int64_t t = 0; t < steps; ++t) ASSERT_EQ(trained.run->Step({}), absl::OkStatus());
+    Tensor head(tensorflow::DT_DOUBLE, {3, 2, kD});
+    ASSERT_TRUE(head.CopyFrom(stack({1, 2, 6}, 2 * kD), {3, 2, kD}));
+    ASSERT_EQ(trained.run->Assign(
+                  {{"head", head}, {"own", stack({1, 2, 6}, kD)}, {"mean", stack({1, 2, 6}, kD)}}),
+              absl::OkStatus());
+    ASSERT_EQ(trained.run->Save(dir_), absl::OkStatus());
+    const double model = steps == 2 ? 1 : 3;
+    for (const int64_t members : {1, 3, 5}) {
+      for (const bool late : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << steps << " " << members << late);
+        Graph p(members, late);
+        ASSERT_EQ(p.run->StartFrom(dir_), absl::OkStatus());
+        EXPECT_EQ(p.run->step(), 0);
+        const auto state = p.State();
+        for (const auto& [name, size] :
+             std::map<std::string, int64_t>{{"head", 2 * kD}, {"own", kD}, {"mean", kD}}) {
+          const auto values = state.at(name).flat<double>();
+          EXPECT_EQ(values.size(), (late || name == "own" ? members : 1) * size);
+          for (int64_t i = 0; i < values.size(); ++i) {
+            EXPECT_EQ(values(i), model + 0.25 * (i % size)) << name << i;
+          }
+        }
+        EXPECT_EQ(state.at("carried").flat<double>()(0), 7);
+        EXPECT_EQ(state.at("own/momentum").flat<double>()(0), 0);
+      }
+    }
+    Graph other(1, true, /*constant=*/false);
+    EXPECT_TRUE(absl::StrContains(other.run->StartFrom(dir_).message(),
+                                  "`letters` must be what it is in the checkpoint"));
+  }
+}
+
 // What is a weight is known from its declaration, not from its name.
 TEST_F(CheckpointTest, StartingFromATrainedModelTakesWeightsWithFoldersInTheirNames) {
   auto make = [](double initial, std::unique_ptr<late_phase::Run>* run) {

@@ -408,6 +408,16 @@ TEST(LatePhaseErrors, ALossWithoutAWeightIsRefused) {
   EXPECT_TRUE(absl::StrContains(status.message(), "forgotten")) << status;
 }
 
+TEST(LatePhaseErrors, MembersThatNoWeightHasAreRefused) {
+  auto scope = tensorflow::Scope::NewRootScope();
+  LatePhase late_phase(scope, Options(3, 0), tensorflow::DT_DOUBLE);
+  const Output theta = late_phase.AddBase("theta", MakeTensor({1, 2}));
+  const absl::Status status =
+      late_phase.Minimize(tf_ops::Sum(scope, theta, 0), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1));
+  EXPECT_TRUE(absl::StrContains(status.message(), "`members` must be 1 if no weight has any"))
+      << status;
+}
+
 TEST(ScheduleTest, GraphAndHostAgree) {
   const Schedule schedules[] = {0.3, Schedule::PiecewiseLinear({{10, 0.1}, {20, 0.01}}),
                                 Schedule::PiecewiseLinear({{10, 0.1}, {10, 0.05}, {30, 0.0}}),

@@ -18,7 +18,8 @@ const Program& Enwik8Experiment::program() const {
       /*items=*/"characters",
       /*models=*/{"base", "rank1", "late-phase"},
       /*progress=*/{"bpc", "BPC", 3, " bpc"},
-      /*columns=*/{{"bpc", "BPC", 4, " bpc"}}};
+      /*columns=*/{{"bpc", "BPC", 4, " bpc"}},
+      /*network_settings=*/{"units", "embedding"}};
   return *program;
 }
 

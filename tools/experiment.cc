@@ -16,10 +16,13 @@ SettingList Experiment::Settings() {
   Recipe* r = &recipe();
   program_name_ = program().name;
   std::vector<std::string> models = program().models;
-  models.push_back("all");
+  models.insert(models.end(), {kAccumulation, "all"});
   SettingList settings = {
       Choice("program", "what this is a run of", {program_name_}, &program_name_),
-      Choice("model", "the network to train, or all of them", models, &r->model),
+      Choice("model", "the network to train, or all of them but accumulation, a control", models,
+             &r->model),
+      Text("pretrained", "folder of a run whose weights this one starts from; empty: fresh ones",
+           &r->pretrained),
       Integer("seed", "of the weights and the members' noise", 0, kMany, &r->seed),
       Integer("seeds", "runs of each model, with consecutive seeds", 1, 1000, &seeds),
   };
@@ -30,12 +33,14 @@ SettingList Experiment::Settings() {
       {
           Positive("epochs", "passes over the training data", &r->epochs),
           Integer("steps", "minibatches in all, instead of epochs; 0: epochs", 0, kMany, &r->steps),
-          Integer("members", "late-phase members K", 2, 1000, &r->members),
+          Integer("members", "late-phase members K, and minibatches of a step of the base", 2, 1000,
+                  &r->members),
           NotNegative("t0", "epochs before the members are spawned", &r->t0),
           NotNegative("sigma", "spawning noise, relative to the weights", &r->sigma),
           Real(
               "gamma", "scale of the base's summed gradients", "a number in (0, 1]",
               [](double x) { return x > 0 && x <= 1; }, &r->gamma),
+          Boolean("freeze_base", "once there are members, they alone are trained", &r->freeze_base),
           Real(
               "swa_start", "epochs before averaging over time begins; -1: never", "a number >= -1",
               [](double x) { return x >= -1; }, &r->swa_start),

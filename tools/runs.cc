@@ -1,5 +1,6 @@
 #include "tools/runs.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -12,6 +13,19 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string CheckpointsIn(const std::string& folder) { return folder + "/checkpoint"; }
+
+// Of RunFolderIn; empty if there is none.
+std::string FindRun(const std::string& dir) {
+  std::string found;
+  const std::unique_ptr<Experiment> experiment = ReadExperiment(dir);
+  const int64_t first_seed = experiment->recipe().seed;
+  for (const PlannedRun& run : PlanRuns(*experiment, dir)) {
+    if (run.experiment->recipe().seed == first_seed && fs::exists(CheckpointsIn(run.folder))) {
+      found = run.folder;
+    }
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -57,18 +71,39 @@ std::unique_ptr<Experiment> ReadExperiment(const std::string& folder) {
 }
 
 std::string RunFolderIn(const std::string& dir) {
-  std::string found;
-  const std::unique_ptr<Experiment> experiment = ReadExperiment(dir);
-  const int64_t first_seed = experiment->recipe().seed;
-  for (const PlannedRun& run : PlanRuns(*experiment, dir)) {
-    if (run.experiment->recipe().seed == first_seed && fs::exists(CheckpointsIn(run.folder))) {
-      found = run.folder;
-    }
-  }
+  const std::string found = FindRun(dir);
   if (found.empty()) {
     throw UsageError(absl::StrCat("RUN_DIR must hold a run with its checkpoint/. Received: ", dir));
   }
   return found;
+}
+
+std::string PretrainedCheckpoints(Experiment* experiment) {
+  const std::string& dir = experiment->recipe().pretrained;
+  const std::string received = ". Received: pretrained=" + dir;
+  const UsageError none(
+      "`pretrained` must be the folder of a trained run, with config.toml and checkpoint/" +
+      received);
+  if (!fs::exists(dir + "/config.toml")) throw none;
+  const Program& program = experiment->program();
+  if (ProgramOf(dir) != program.name) {
+    throw UsageError(absl::StrCat("`pretrained` must be a run of ", program.name, received,
+                                  ", a run of ", ProgramOf(dir)));
+  }
+  const std::string folder = FindRun(dir);
+  if (folder.empty()) throw none;
+  const std::unique_ptr<Experiment> other = ReadExperiment(folder);
+  const SettingList wanted = experiment->Settings(), found = other->Settings();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const std::string& name = wanted[i].name;
+    const std::vector<std::string>& must = program.network_settings;
+    if (std::find(must.begin(), must.end(), name) == must.end()) continue;
+    if (wanted[i].get() == found[i].get()) continue;
+    throw UsageError(absl::StrCat("`pretrained` must be a run with ", name, " = ", wanted[i].get(),
+                                  ", as this one", received, ", where ", name, " = ",
+                                  found[i].get()));
+  }
+  return CheckpointsIn(folder);
 }
 
 std::unique_ptr<Run> RestoreRun(const std::string& folder, int64_t threads, Task* task) {

@@ -28,6 +28,10 @@ std::unique_ptr<Experiment> ReadExperiment(const std::string& folder);
 // first seed. Throws UsageError if there is none.
 std::string RunFolderIn(const std::string& dir);
 
+// The checkpoints of the run that the experiment's `pretrained` names, of which RunFolderIn
+// chooses. Throws UsageError if there is none, or if it is of another network or data.
+std::string PretrainedCheckpoints(Experiment* experiment);
+
 // At its newest checkpoint, to be evaluated.
 std::unique_ptr<Run> RestoreRun(const std::string& folder, int64_t threads, Task* task);
 

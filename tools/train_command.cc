@@ -143,10 +143,15 @@ std::string PlacementText(const Run& run) {
   return absl::StrJoin(parts, "; ");
 }
 
+std::string CheckpointsOf(const PlannedRun& planned) { return planned.folder + "/checkpoint"; }
+std::string ForkOf(const PlannedRun& planned) { return planned.fork_from + "/fork"; }
+bool CanFork(const PlannedRun& planned) {
+  return !planned.fork_from.empty() && LatestCheckpoint(ForkOf(planned)).has_value();
+}
+
 // Brings a run to where it is to go on: its own checkpoint, the state it forks from, or its start.
 void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Run* run) {
-  const std::string checkpoints = planned.folder + "/checkpoint",
-                    fork = planned.fork_from + "/fork";
+  const std::string checkpoints = CheckpointsOf(planned);
   if (LatestCheckpoint(checkpoints).has_value()) {
     std::string note;
     Require(run->Restore(checkpoints, &note));
@@ -157,14 +162,29 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
     if (!note.empty()) note = " (" + note + ")";
     std::fprintf(stderr, "%s: goes on at step %ld%s\n", name.c_str(), long{run->step()},
                  note.c_str());
-  } else if (!planned.fork_from.empty() && LatestCheckpoint(fork).has_value()) {
-    Require(run->Fork(fork));
+  } else if (CanFork(planned)) {
+    Require(run->Fork(ForkOf(planned)));
     Require(RunFolder::CopyMetrics(planned.fork_from, planned.folder, run->step()));
     std::fprintf(stderr, "%s: forked from %s at step %ld, where the members begin\n", name.c_str(),
                  fs::path(planned.fork_from).filename().c_str(), long{run->step()});
+  } else if (!planned.experiment->recipe().pretrained.empty()) {
+    const std::string pretrained = PretrainedCheckpoints(planned.experiment.get());
+    Require(run->StartFrom(pretrained));
+    std::fprintf(stderr, "%s: starts from the weights in %s\n", name.c_str(), pretrained.c_str());
   } else {
     Require(run->Initialize());
   }
+}
+
+// What is wrong with any of the runs is said before hours go into the first, and before anything is
+// written.
+void Check(const PlannedRun& planned, const SessionFlags& session) {
+  const std::unique_ptr<Task> task = planned.experiment->MakeTask();
+  const bool fresh = !LatestCheckpoint(CheckpointsOf(planned)).has_value() && !CanFork(planned);
+  if (!fresh || planned.experiment->recipe().pretrained.empty()) return;
+  std::unique_ptr<Run> run;
+  Require(task->MakeRun(static_cast<int>(session.threads), &run));
+  Require(run->StartFrom(PretrainedCheckpoints(planned.experiment.get())));
 }
 
 // Trains to the end, with a progress line.
@@ -295,8 +315,7 @@ int Main(const std::string& program, int argc, char** argv) {
   ChooseDevice(&command.session);
   command.experiment->recipe().device = command.session.device;
   const std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
-  // What is wrong with any of them is said before hours go into the first.
-  for (const PlannedRun& run : runs) run.experiment->MakeTask();
+  for (const PlannedRun& run : runs) Check(run, command.session);
   if (command.dry_run) {
     std::fputs(ConfigFile(command.experiment.get()).c_str(), stdout);
     return 0;

@@ -43,7 +43,7 @@ def build(config, contents):
     }
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     x = keras.layers.Embedding(vocabulary, config["embedding"], embeddings_initializer=near_zero, **named("embedding"))(tokens)
-    if config["model"] == "base":
+    if config["model"] in ("base", "accumulation"):
         x = keras.layers.LSTM(**lstm)(x)
     else:
         x = Rank1LSTM(members=contents.members, u_initializer=near_one, v_initializer=near_one, **lstm)(x)

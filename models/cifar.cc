@@ -50,15 +50,17 @@ std::pair<Tensor, Tensor> FilledTensors(tensorflow::DataType dtype, int64_t coun
   return {pixels, labels};
 }
 
-// Counted are weights with their sums, slots and averages, a gradient, and what is kept for the
-// backward pass, with as much again for the gradients on their way.
+// Counted are weights with their sums, slots, averages and moments, a gradient, and what is kept
+// for the backward pass, with as much again for the gradients on their way.
 absl::Status CheckMemory(const CifarOptions& options, const NetworkSize& size, int64_t members) {
   const double weights = size.parameters + 1.0 * members * size.member_parameters;
-  const double needed =
-      (6 * weights + 2 * size.kept * options.batch) * (options.dtype == "float64" ? 8 : 4);
-  return CheckFitsMemory(needed,
-                         absl::StrFormat("depth=%d, width=%d, batch=%d, members=%d", options.depth,
-                                         options.width, options.batch, members));
+  const double moments = options.swag_rank > 0 ? 1.0 + options.swag_rank : 0;
+  const double needed = ((6 + moments) * weights + 2 * size.kept * options.batch) *
+                        (options.dtype == "float64" ? 8 : 4);
+  return CheckFitsMemory(
+      needed,
+      absl::StrFormat("depth=%d, width=%d, batch=%d, members=%d, swag_rank=%d", options.depth,
+                      options.width, options.batch, members, options.swag_rank));
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
                        recipe.swa_start, ", t0=", recipe.t0));
     }
   }
+  late_phase.swag_rank = recipe.swag_rank;
   return late_phase.Check();
 }
 

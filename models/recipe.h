@@ -28,7 +28,8 @@ struct Recipe {
   bool freeze_base = false;  // from T0 on the members alone are trained
   // Epochs before averaging begins, -1: never; the first sample follows swa_every later.
   double swa_start = 40;
-  double swa_every = 1;  // epochs
+  double swa_every = 1;   // epochs
+  int64_t swag_rank = 0;  // deviations that SWAG keeps; 0: no SWAG
   int64_t seed = 0;
   std::string dtype = "float32";  // or float64
   std::string device;             // "GPU:0"; empty: the CPU

@@ -14,6 +14,7 @@
 #include "tensorflow/cc/ops/nn_ops.h"
 #include "tensorflow/cc/ops/no_op.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
+#include "tensorflow/cc/ops/state_ops.h"
 
 namespace late_phase {
 
@@ -71,21 +72,34 @@ absl::Status LatePhaseOptions::Check() const {
                      swa_start, ", start=", start));
   }
   if (swa_every < 1) return Complain("swa_every", "at least 1", swa_every);
+  if (swag_rank < 0 || swag_rank == 1) {
+    return Complain("swag_rank", "at least 2, or 0 for no SWAG", swag_rank);
+  }
+  if (swag_rank > 0 && swa_start < 0) {
+    return Complain("swag_rank", "0 without SWA, whose samples it describes", swag_rank);
+  }
+  if (swag_rank > 0 && members > 1) {
+    return Complain("swag_rank", "0 with members, because SWAG describes one model", swag_rank);
+  }
   return absl::OkStatus();
 }
 
 std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const {
-  return {{"members", absl::StrCat(members)},
-          {"start", absl::StrCat(start)},
-          {"cycle", absl::StrCat(cycle)},
-          {"sigma", absl::StrCat(sigma)},
-          {"base_scale", absl::StrCat(base_scale)},
-          {"copy_slots", absl::StrCat(copy_slots)},
-          {"freeze_base", absl::StrCat(freeze_base)},
-          {"clip_norm", absl::StrCat(clip_norm)},
-          {"swa_start", absl::StrCat(swa_start)},
-          {"swa_every", absl::StrCat(swa_every)},
-          {"seed", absl::StrCat(seed[0], ",", seed[1])}};
+  std::vector<std::pair<std::string, std::string>> text = {
+      {"members", absl::StrCat(members)},
+      {"start", absl::StrCat(start)},
+      {"cycle", absl::StrCat(cycle)},
+      {"sigma", absl::StrCat(sigma)},
+      {"base_scale", absl::StrCat(base_scale)},
+      {"copy_slots", absl::StrCat(copy_slots)},
+      {"freeze_base", absl::StrCat(freeze_base)},
+      {"clip_norm", absl::StrCat(clip_norm)},
+      {"swa_start", absl::StrCat(swa_start)},
+      {"swa_every", absl::StrCat(swa_every)},
+      {"seed", absl::StrCat(seed[0], ",", seed[1])}};
+  // A run without SWAG is the same as before there was any.
+  if (swag_rank > 0) text.push_back({"swag_rank", absl::StrCat(swag_rank)});
+  return text;
 }
 
 LatePhase::LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& options,
@@ -300,6 +314,35 @@ Operation LatePhase::SpawnWeight(const Weight& weight, int64_t index) {
   return tf_ops::NoOp(scope_.WithControlDependencies(done)).operation;
 }
 
+// With w̄ the average after this sample: the mean of squares ← (n · square + w²)/(n + 1), and w − w̄
+// takes the place of the oldest deviation. They are NAME/swa_square and NAME/swag_deviations [R,
+// …].
+Operation LatePhase::SampleWeight(Weight* weight, Output n) {
+  weight->average = ZeroVariable(weight->name + "/swa", dtype_, weight->shape);
+  const Operation averaged = ops::SwaUpdate(scope_, weight->average, weight->handle, n);
+  if (options_.swag_rank == 0) return averaged;
+  TensorShape stack = weight->shape;
+  stack.InsertDim(0, options_.swag_rank);
+  const Output square = ZeroVariable(weight->name + "/swa_square", dtype_, weight->shape),
+               deviations = ZeroVariable(weight->name + "/swag_deviations", dtype_, stack);
+  if (!scope_.ok()) return Operation();
+  const tensorflow::Scope after = scope_.WithControlDependencies({averaged});
+  const auto w = tf_ops::ReadVariableOp(scope_, weight->handle, dtype_),
+             mean = tf_ops::ReadVariableOp(after, weight->average, dtype_),
+             old = tf_ops::ReadVariableOp(scope_, square, dtype_);
+  const Output count = tf_ops::Cast(host_, n, dtype_),
+               total = tf_ops::Add(host_, count, Scalar(1.0));
+  const auto sum = tf_ops::Add(scope_, tf_ops::Mul(scope_, old, count), tf_ops::Square(scope_, w));
+  const auto row = tf_ops::FloorMod(host_, n, tf_ops::Const(host_, options_.swag_rank));
+  return tf_ops::NoOp(scope_.WithControlDependencies(std::vector<Operation>{
+                          tf_ops::AssignVariableOp(scope_, square, tf_ops::Div(scope_, sum, total))
+                              .operation,
+                          tf_ops::ResourceScatterUpdate(scope_, deviations, row,
+                                                        tf_ops::Sub(scope_, w, mean))
+                              .operation}))
+      .operation;
+}
+
 std::string LatePhase::Group(const std::string& name, const std::vector<Operation>& operations) {
   const auto group =
       tf_ops::NoOp(scope_.WithControlDependencies(operations).WithOpName("late_phase/" + name));
@@ -358,10 +401,7 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   if (options_.swa_start >= 0) {
     const Output count = Counter("late_phase/swa_count");
     const auto n = tf_ops::ReadVariableOp(host_, count, tensorflow::DT_INT64);
-    for (Weight& weight : weights_) {
-      weight.average = ZeroVariable(weight.name + "/swa", dtype_, weight.shape);
-      samples.push_back(ops::SwaUpdate(scope_, weight.average, weight.handle, n));
-    }
+    for (Weight& weight : weights_) samples.push_back(SampleWeight(&weight, n));
     samples = {tf_ops::AssignAddVariableOp(host_.WithControlDependencies(samples), count,
                                            tf_ops::Const<int64_t>(host_, 1))
                    .operation};

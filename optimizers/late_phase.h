@@ -43,6 +43,9 @@ struct LatePhaseOptions {
   double clip_norm = 0;      // per minibatch, by the global norm of all gradients; 0: no clipping
   int64_t swa_start = -1;    // first sample after this many minibatches; -1: no SWA
   int64_t swa_every = 1;     // minibatches between samples
+  // SWAG: deviations from the average that are kept, of the newest samples; 0: no SWAG. Only
+  // without members, whose mean the paper compares with it (optimizers/swag.h).
+  int64_t swag_rank = 0;
   int64_t seed[2] = {0, 0};  // of the spawning noise
 
   absl::Status Check() const;
@@ -161,6 +164,9 @@ class LatePhase {
                               tensorflow::Input which);
   std::vector<tensorflow::Output> Clip(const std::vector<tensorflow::Output>& gradients);
   tensorflow::Operation SpawnWeight(const Weight& weight, int64_t index);
+  // Takes a sample of the weight into its average and, for SWAG, its further moments; n samples
+  // were taken before.
+  tensorflow::Operation SampleWeight(Weight* weight, tensorflow::Output n);
   std::string Group(const std::string& name, const std::vector<tensorflow::Operation>& operations);
 
   tensorflow::Scope scope_;

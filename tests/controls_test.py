@@ -16,7 +16,7 @@ RATE = 2e-2
 # 100 training images, ten minibatches an epoch; T0 at 12.
 SMALL = ("--network convnet --late-batch-norm true --late-head true --batch 10 --learning-rate 0.02 --members 3 --t0 1.2 --sigma 0.2 "
          "--swa-start -1 --epochs 2 --log-every 4").split()
-PRESETS = ["control-accumulation", "control-accumulation-mean", "control-frozen-base", "control-t0", "pretrained", "swa-constant"]
+PRESETS = ["control-accumulation", "control-accumulation-mean", "control-frozen-base", "control-t0", "pretrained", "swa-constant", "swag"]
 
 files = whole.files
 
@@ -246,12 +246,36 @@ def test_what_cannot_be_started_from_is_named(tmp_path, small_files, trained, pr
     [
         ("--model accumulation --t0 2", "`t0` must be less than `epochs`, or no gradients are ever gathered. Received: t0=2, epochs=2"),
         ("--model late-phase --late-batch-norm false --late-head false", "`members` must be 1 if no weight has any"),
+        ("--model base --swag-rank 4", "`swag_rank` must be 0 without SWA"),
+        ("--model late-phase --swag-rank 4 --swa-start 1.5", "`swag_rank` must be 0 with members, because SWAG describes one model"),
+        ("--model base --swag-rank 1 --swa-start 1.5", "`swag_rank` must be at least 2, or 0 for no SWAG. Received: swag_rank=1"),
     ],
 )
 def test_controls_that_make_no_sense_are_refused(tmp_path, small_files, arguments, message):
     result = program_runs.run("train", "cifar", "--data", small_files, "--out", tmp_path / "run", *SMALL, *arguments.split())
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_swag_keeps_the_moments_of_its_samples(tmp_path, small_files):
+    # A sample after minibatches 3, 5, 7, …, of which the last three deviations are kept.
+    run, rank, network = tmp_path / "run", 3, (*SMALL, "--model", "base", "--network", "wrn", "--depth", 10, "--width", 1, "--dtype", "float64")
+    flags = (*network, "--swa-start", 0.1, "--swa-every", 0.2, "--swag-rank", rank)
+    samples = []
+    for steps in (3, 5, 7, 9, 11):
+        program_runs.train("cifar", small_files, run, *(("--resume",) if samples else flags), "--steps", steps)
+        samples.append(program_runs.read_checkpoint(run))
+    ours = samples[-1]
+    weights = [name for name in ours if name + "/swa" in ours and name + "/swag_deviations" in ours]
+    assert set(weights) >= set(whole.WEIGHTS) and ours["late_phase/swa_count"] == 5
+    for name in weights:
+        history = numpy.stack([sample[name] for sample in samples])
+        assert_close(ours, {name + "/swa": history.mean(0), name + "/swa_square": (history**2).mean(0)}, 1e-14)
+        ring = numpy.zeros((rank, *history.shape[1:]))
+        for n in range(len(history)):
+            ring[n % rank] = history[n] - history[: n + 1].mean(0)
+        assert_close(ours, {name + "/swag_deviations": ring}, 1e-14)
+    program_runs.assert_resumes_bit_for_bit(run, 6, "cifar", small_files, *flags)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -275,6 +299,7 @@ def test_presets_of_controls_train(tmp_path, small_files, trained, preset):
         ("pretrained", "late-phase", "collapsed", "82.02 ±0.12"),
         ("control-frozen-base", "late-phase", "collapsed", "81.50 ±0.20"),
         ("swa-constant", "late-phase", "swa", "–"),  # the paper has a curve
+        ("swag", "base", "swa", "82.46 ±0.09"),
         ("wrn-28-10-cifar100", "late-phase", "collapsed", "82.87 ±0.22"),
     ],
 )

@@ -45,6 +45,8 @@ SettingList Experiment::Settings() {
               "swa_start", "epochs before averaging over time begins; -1: never", "a number >= -1",
               [](double x) { return x >= -1; }, &r->swa_start),
           Positive("swa_every", "epochs between samples", &r->swa_every),
+          Integer("swag_rank", "deviations from the average that are kept for SWAG; 0: no SWAG", 0,
+                  1000, &r->swag_rank),
           Choice("dtype", "of weights and computation", {"float32", "float64"}, &r->dtype),
           Integer("log_every", "minibatches between lines of metrics.jsonl", 1, kMany, &log_every),
           NotNegative("evaluate_every", "epochs between evaluations; 0: only at the end",

@@ -322,7 +322,10 @@ Figures Cifar::FiguresOf(const std::vector<double>& probabilities, Split split) 
   for (int64_t i = 0; i < images.count; ++i) {
     figures.Add(&probabilities[i * data_->classes], images.labels[i]);
   }
-  return {{"accuracy", figures.accuracy()}, {"nll", figures.nll()}, {"ece", figures.ece()}};
+  return {{"accuracy", figures.accuracy()},
+          {"nll", figures.nll()},
+          {"ece", figures.ece()},
+          {"brier", figures.brier()}};
 }
 
 absl::Status Cifar::Evaluate(Run* run, Split split, WeightSet set, int32_t member,

@@ -1,10 +1,11 @@
-// Figures of a classifier: accuracy, negative log likelihood, expected calibration error. No
-// TensorFlow.
+// Figures of a classifier: accuracy, negative log likelihood, Brier score, expected calibration
+// error. No TensorFlow.
 #ifndef LATE_PHASE_MODELS_CLASSIFICATION_H_
 #define LATE_PHASE_MODELS_CLASSIFICATION_H_
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 namespace late_phase {
 
@@ -18,7 +19,8 @@ class ClassificationFigures {
   explicit ClassificationFigures(int64_t classes) : classes_(classes) {}
 
   // probabilities: [classes], read. REQUIRES: 0 <= label < classes.
-  // A prediction with a NaN among its probabilities is wrong, and makes nll() and ece() NaN.
+  // A prediction with a NaN among its probabilities is wrong, and makes nll(), brier() and ece()
+  // NaN.
   void Add(const double* probabilities, int32_t label);
 
   int64_t count() const { return count_; }
@@ -32,20 +34,32 @@ class ClassificationFigures {
   // many.
   double nll() const;
 
+  // The mean of Σ_c (probability of c − [c is the label])², in [0, 2].
+  double brier() const;
+
   // Expected calibration error: predictions are sorted into 15 bins of equal width by confidence,
   // the largest probability; bin b is (b/15, (b + 1)/15]. Σ over the bins of
   // |accuracy − mean confidence| · share of the predictions.
   double ece() const;
 
+  // What a reliability diagram shows of a bin; NaN for an empty one. Predictions with a NaN are in
+  // none.
+  struct Reliability {
+    int64_t count = 0;
+    double confidence = 0;  // mean
+    double accuracy = 0;
+  };
+  std::vector<Reliability> reliability() const;  // [15]
+
  private:
   struct Bin {
-    int64_t right = 0;
+    int64_t count = 0, right = 0;
     double confidence = 0;  // sum
   };
 
   int64_t classes_;
   int64_t count_ = 0;
-  double nll_ = 0;  // sum
+  double nll_ = 0, brier_ = 0;  // sums
   std::array<Bin, 15> bins_;
 };
 

@@ -228,6 +228,7 @@ class Reference:
             "accuracy": numpy.mean(right),
             "nll": -numpy.mean(numpy.log(probabilities[range(len(labels)), labels])),
             "ece": sum(gaps) / len(labels),
+            "brier": numpy.mean(numpy.sum((probabilities - numpy.eye(probabilities.shape[1])[labels]) ** 2, 1)),
         }
 
 

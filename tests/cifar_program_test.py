@@ -15,7 +15,7 @@ from tools import cifar_table, run_table
 SMALL = ("--network convnet --late-batch-norm true --late-head true --validation-images 25 --batch 10 --learning-rate 0.02 --members 3 "
          "--t0 1.25 --sigma 0.2 --swa-start 2 --swa-every 0.5 --epochs 3 --log-every 4").split()
 SETS = ["collapsed", "swa", "current", "ensemble"]
-FIGURES = ["accuracy", "nll", "ece"]
+FIGURES = ["accuracy", "nll", "ece", "brier"]
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +197,13 @@ def test_eval_gives_the_figures_of_the_run(files, trained, split):
     result = program_runs.run("eval", trained, "--data", files, "--split", split, "--threads", 2)
     assert result.returncode == 0, result.stderr
     head, rule, *rows = [line for line in result.stdout.splitlines() if line.startswith("|")]
-    assert head == f"| weights | {split} accuracy % | {split} NLL | {split} ECE |" and rule == "|---|---|---|---|"
+    assert head == f"| weights | {split} accuracy % | {split} NLL | {split} ECE | {split} Brier |" and rule == "|---|---|---|---|---|"
     rows = dict(row.strip("| ").split(" | ", 1) for row in rows)
     assert list(rows) == ["collapsed", "swa", "member-0", "member-1", "member-2", "ensemble"]
     figures.update({f"member-{k}": member for k, member in enumerate(figures.pop("members", []))})
     for weights in figures.keys() & rows.keys():
-        accuracy, nll, ece = (figures[weights][name] for name in FIGURES)
-        assert rows[weights] == f"{100 * accuracy:.2f} | {nll:.4f} | {ece:.4f}"
+        accuracy, *others = (figures[weights][name] for name in FIGURES)
+        assert rows[weights] == " | ".join([f"{100 * accuracy:.2f}", *(f"{figure:.4f}" for figure in others)])
     one = program_runs.run("eval", trained, "--data", files, "--split", split, "--weights", "current", "--threads", 2)
     # The last of 14 minibatches was member 1's.
     assert f"| current | {rows['member-1']} |" in one.stdout
@@ -229,6 +229,13 @@ def test_tables_hold_the_figures_of_the_runs(trained):
     lines = cifar_table.render(config, results)
     assert lines[0].startswith("| convnet, CIFAR-10")
     for run in results["runs"]:
-        accuracy, nll, ece = (run["test"]["swa"][name] for name in FIGURES)
-        row = f"| {run['model'].capitalize()}, SWA | {100 * accuracy:.2f} | {nll:.4f} | {ece:.4f} |"
+        accuracy, *others = (run["test"]["swa"][name] for name in FIGURES)
+        row = " | ".join([f"| {run['model'].capitalize()}, SWA", f"{100 * accuracy:.2f}", *(f"{figure:.4f}" for figure in others)]) + " |"
         assert any(line.startswith(row) for line in lines), (row, lines)
+    # Runs of before the Brier score have a table without it.
+    for run in results["runs"]:
+        for figures in run["test"].values():
+            for one in figures if isinstance(figures, list) else [figures]:
+                del one["brier"]
+    assert cifar_table.render(config, results)[0] == "| convnet, CIFAR-10 | test accuracy % | NLL | ECE | paper: accuracy % |"
+    assert lines[0] == "| convnet, CIFAR-10 | test accuracy % | NLL | ECE | Brier | paper: accuracy % |"

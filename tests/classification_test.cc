@@ -40,6 +40,20 @@ TEST(ClassificationFiguresTest, FiguresComputedByHand) {
   EXPECT_NEAR(figures.nll(), -std::log(0.036015) / 5, 1e-15);
   // bin 10: 3/5 · |2/3 − 2.09/3|, bin 5: 1/5 · |0 − 0.4|, bin 14: 0
   EXPECT_NEAR(figures.ece(), 0.018 + 0.08, 1e-15);
+  // (0.3² + 0.2² + 0.1²) + (0.1² + 0.69² + 0.79²) + (0.1² + 0.2² + 0.3²) + (0.4² + 0.65² + 0.25²) +
+  // 0
+  EXPECT_NEAR(figures.brier(), (0.14 + 1.1102 + 0.14 + 0.645) / 5, 1e-15);
+  const auto bins = figures.reliability();
+  ASSERT_EQ(bins.size(), 15);
+  EXPECT_EQ(bins[10].count, 3);
+  EXPECT_NEAR(bins[10].confidence, 2.09 / 3, 1e-15);
+  EXPECT_NEAR(bins[10].accuracy, 2.0 / 3, 1e-15);
+  EXPECT_EQ(bins[5].count, 1);
+  EXPECT_DOUBLE_EQ(bins[5].confidence, 0.4);
+  EXPECT_EQ(bins[5].accuracy, 0);
+  EXPECT_EQ(bins[14].count, 1);
+  EXPECT_EQ(bins[0].count, 0);
+  EXPECT_TRUE(std::isnan(bins[0].confidence) && std::isnan(bins[0].accuracy));
 }
 
 TEST(ClassificationFiguresTest, BinsEndWithTheirUpperBound) {
@@ -76,7 +90,7 @@ TEST(ClassificationFiguresTest, NaNIsWrongWhereverItIs) {
       EXPECT_EQ(figures.count(), 4);
       EXPECT_EQ(figures.accuracy(), 0.75);
       EXPECT_TRUE(std::isnan(figures.nll()));
-      EXPECT_TRUE(std::isnan(figures.ece()));
+      EXPECT_TRUE(std::isnan(figures.ece()) && std::isnan(figures.brier()));
     }
   }
 }
@@ -85,7 +99,13 @@ TEST(ClassificationFiguresTest, NothingHasNoFigures) {
   const ClassificationFigures figures = FiguresOf({});
   EXPECT_EQ(figures.count(), 0);
   EXPECT_TRUE(std::isnan(figures.accuracy()) && std::isnan(figures.nll()) &&
-              std::isnan(figures.ece()));
+              std::isnan(figures.ece()) && std::isnan(figures.brier()));
+}
+
+TEST(ClassificationFiguresTest, BrierScoresOfTheBestAndTheWorst) {
+  EXPECT_EQ(FiguresOf({{{0, 1}, 1}}).brier(), 0);
+  EXPECT_EQ(FiguresOf({{{1, 0}, 1}}).brier(), 2);
+  EXPECT_DOUBLE_EQ(FiguresOf({{{0.25, 0.25, 0.25, 0.25}, 3}}).brier(), 0.75);
 }
 
 std::vector<double> SoftmaxOf(std::vector<double> logits) {

@@ -23,7 +23,8 @@ const Program& CifarExperiment::program() const {
       /*columns=*/
       {{"accuracy", "accuracy %", 2, " %", 100},
        {"nll", "NLL", 4, " nll"},
-       {"ece", "ECE", 4, " ece"}},
+       {"ece", "ECE", 4, " ece"},
+       {"brier", "Brier", 4, " brier"}},
       /*network_settings=*/{"dataset", "network", "depth", "width"}};
   return *program;
 }

@@ -1,5 +1,7 @@
 """The table of a CIFAR run, or of a folder of runs, beside the paper's: python tools/cifar_table.py RUN"""
 
+import collections
+
 from tools.run_table import main, number, runs_of
 
 # Test accuracy in % by network, dataset, training images and control (control_of); for SGD, or where it says so for SWA.
@@ -21,6 +23,8 @@ PAPER = {
 }
 # Weight sets of a results.json and what they are called behind the model's name.
 SETS = {"current": ", one member", "collapsed": "", "swa": ", SWA", "ensemble": ", members' predictions averaged"}
+Column = collections.namedtuple("Column", "figure head digits scale", defaults=(4, 1))
+COLUMNS = [Column("accuracy", "test accuracy %", 2, 100), Column("nll", "NLL"), Column("ece", "ECE"), Column("brier", "Brier")]
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
@@ -45,16 +49,19 @@ def render(config, results):
     network, dataset, images = network_of(config), config["dataset"], config["train_images"]
     paper = PAPER.get((network, dataset, images, control_of(config)), {})
     head = f"{network}, {DATASETS[dataset]}" + (f", {images:,} images" if images else "")
-    lines = [f"| {head} | test accuracy % | NLL | ECE | paper: accuracy % |", "|---|---|---|---|---|"]
     runs = runs_of(results)
+    # Runs of before the Brier score was measured have none.
+    columns = [column for column in COLUMNS if any(column.figure in run["test"]["collapsed"] for run in runs)]
+    heads = [head, *(column.head for column in columns), "paper: accuracy %"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for model in ("base", "accumulation", "late-phase"):
         mine = [run for run in runs if run["model"] == model]
         for weights, suffix in SETS.items():
             figures = [run["test"][weights] for run in mine if weights in run["test"]]
             if not figures:
                 continue
-            cells = (number([100 * one["accuracy"] for one in figures], 2), number([one["nll"] for one in figures], 4),
-                     number([one["ece"] for one in figures], 4))
+            of = lambda column: [column.scale * one[column.figure] for one in figures if one.get(column.figure) is not None]
+            cells = [number(of(column), column.digits) for column in columns]
             lines.append("| " + " | ".join((model.capitalize() + suffix, *cells, paper.get(model + suffix, "–"))) + " |")
     return lines
 

@@ -123,6 +123,7 @@ absl::Status Cifar::Build() {
     if (set == WeightSet::kSwa && plan_.late_phase.swa_start < 0) continue;
     BuildEvaluation(set);
   }
+  if (scope_.ok()) BuildTrialWeights();
   return scope_.status();
 }
 
@@ -202,7 +203,25 @@ void Cifar::BuildEvaluation(WeightSet set) {
   };
   const Output result = logits(Reestimates(set) ? Statistics::kStored : Statistics::kRunning);
   if (scope_.ok()) logits_[set] = result.name();
-  if (scope_.ok() && Reestimates(set)) logits(Statistics::kMinibatch);
+  // Current weights keep their running statistics, but for what is assigned in their place.
+  if (scope_.ok() && (Reestimates(set) || set == WeightSet::kCurrent)) {
+    logits(Statistics::kMinibatch);
+  }
+}
+
+void Cifar::BuildTrialWeights() {
+  std::map<std::string, Output> statistics;
+  for (const Estimated& norm : estimated_.at(WeightSet::kCurrent)) {
+    for (const char* statistic : {"mean", "variance"}) {
+      const std::string name = absl::StrCat(norm.name, "/", statistic);
+      statistics[name] =
+          Reestimates(WeightSet::kCollapsed)
+              ? weights_->Read(StoredStatistic(norm.name, statistic, WeightSet::kCollapsed),
+                               WeightSet::kCurrent)
+              : weights_->Read(name, WeightSet::kCollapsed);
+    }
+  }
+  trial_weights_ = std::make_unique<TrialWeights>(weights_.get(), statistics);
 }
 
 absl::Status Cifar::MakeRun(int threads, std::unique_ptr<Run>* run) {
@@ -226,21 +245,24 @@ absl::Status Cifar::MakeRun(int threads, std::unique_ptr<Run>* run) {
 }
 
 // One pass over the training images, the minibatches of the first epoch. Each counts by its images.
-absl::Status Cifar::Reestimate(Run* run, WeightSet set) {
+// statistics: mean and variance of each BatchNorm of estimated_, [1, channels].
+absl::Status Cifar::Estimate(Run* run, WeightSet set, std::vector<Tensor>* statistics) {
   TrainingBatches batches(&data_->training, data_->statistics, options_.augmentation,
                           options_.batch, options_.seed);
   std::vector<std::string> fetches;
   for (const Estimated& norm : estimated_.at(set)) {
     fetches.insert(fetches.end(), {norm.mean, norm.variance});
   }
+  Tensor member = Zeros(tensorflow::DT_INT32, {});
   std::vector<std::vector<double>> sums(fetches.size());
   for (int64_t t = 0; t < batches.steps_per_epoch(); ++t) {
     const auto [pixels, labels] =
         FilledTensors(dtype_, batches.Size(t), network_.side,
                       [&](auto* p, int32_t* l) { batches.Fill(t, p, l); });
     std::vector<Tensor> outputs;
-    if (absl::Status status =
-            run->Fetch({{absl::StrCat(WeightSetName(set), "/pixels"), pixels}}, fetches, &outputs);
+    if (absl::Status status = run->Fetch({{absl::StrCat(WeightSetName(set), "/pixels"), pixels},
+                                          {absl::StrCat(WeightSetName(set), "/member"), member}},
+                                         fetches, &outputs);
         !status.ok()) {
       return status;
     }
@@ -251,16 +273,39 @@ absl::Status Cifar::Reestimate(Run* run, WeightSet set) {
       }
     }
   }
-  std::map<std::string, Tensor> states;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    Tensor mean(dtype_, TensorShape({1, static_cast<int64_t>(sums[i].size())}));
-    for (size_t j = 0; j < sums[i].size(); ++j) {
-      SetElement(&mean, j, sums[i][j] / data_->training.count);
+  statistics->clear();
+  for (const std::vector<double>& sum : sums) {
+    Tensor mean(dtype_, TensorShape({1, static_cast<int64_t>(sum.size())}));
+    for (size_t j = 0; j < sum.size(); ++j) {
+      SetElement(&mean, j, sum[j] / data_->training.count);
     }
+    statistics->push_back(mean);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cifar::Reestimate(Run* run, WeightSet set) {
+  std::vector<Tensor> statistics;
+  if (absl::Status status = Estimate(run, set, &statistics); !status.ok()) return status;
+  std::map<std::string, Tensor> states;
+  for (size_t i = 0; i < statistics.size(); ++i) {
     states[StoredStatistic(estimated_.at(set)[i / 2].name, i % 2 == 0 ? "mean" : "variance", set)] =
-        mean;
+        statistics[i];
   }
   return run->Assign(states);
+}
+
+absl::Status Cifar::EstimateTrialStatistics(Run* run) {
+  std::vector<Tensor> statistics;
+  if (absl::Status status = Estimate(run, WeightSet::kCurrent, &statistics); !status.ok()) {
+    return status;
+  }
+  TrialWeights::Plain plain;
+  for (size_t i = 0; i < statistics.size(); ++i) {
+    plain[estimated_.at(WeightSet::kCurrent)[i / 2].name + (i % 2 == 0 ? "/mean" : "/variance")] =
+        statistics[i];
+  }
+  return trial_weights_->Assign(run, plain);
 }
 
 absl::Status Cifar::Batch(int64_t t, Run::Feeds* feeds) {

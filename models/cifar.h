@@ -18,6 +18,7 @@
 #include "models/image_weights.h"
 #include "models/recipe.h"
 #include "models/trainer.h"
+#include "models/trial_weights.h"
 #include "optimizers/late_phase.h"
 
 namespace late_phase {
@@ -84,6 +85,12 @@ class Cifar : public Task {
   absl::Status Predict(Run* run, const LabelledImages& images, const Prediction& how,
                        std::vector<double>* probabilities);
 
+  // Other weights in this network's place: what is assigned there predicts as {kCurrent, 0}.
+  TrialWeights* trial_weights() { return trial_weights_.get(); }
+  // Estimates the BatchNorm statistics of what is assigned, by one pass over the training images,
+  // and assigns them too.
+  absl::Status EstimateTrialStatistics(Run* run);
+
  private:
   // A BatchNorm whose statistics are estimated from minibatches.
   struct Estimated {
@@ -95,8 +102,10 @@ class Cifar : public Task {
   absl::Status Build();
   absl::Status BuildTraining();
   void BuildEvaluation(WeightSet set);
+  void BuildTrialWeights();
   bool Reestimates(WeightSet set) const;
   absl::Status Reestimate(Run* run, WeightSet set);
+  absl::Status Estimate(Run* run, WeightSet set, std::vector<tensorflow::Tensor>* statistics);
   const LabelledImages& ImagesOf(Split split) const;
   Figures FiguresOf(const std::vector<double>& probabilities, Split split) const;
 
@@ -112,6 +121,7 @@ class Cifar : public Task {
   std::string loss_, epoch_loss_;
   std::map<WeightSet, std::string> logits_;
   std::map<WeightSet, std::vector<Estimated>> estimated_;
+  std::unique_ptr<TrialWeights> trial_weights_;
 };
 
 }  // namespace late_phase

@@ -450,6 +450,12 @@ Output LatePhase::Read(const std::string& name, WeightSet set, tensorflow::Input
   return Output();
 }
 
+std::vector<std::string> LatePhase::weight_names() const {
+  std::vector<std::string> names;
+  for (const Weight& weight : weights_) names.push_back(weight.name);
+  return names;
+}
+
 std::vector<std::pair<std::string, std::string>> LatePhase::Text() const {
   auto text = options_.Text();
   text.insert(text.end(), {{"dtype", tensorflow::DataTypeString(dtype_)},

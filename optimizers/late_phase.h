@@ -105,6 +105,9 @@ class LatePhase {
   // over time.
   tensorflow::Output Read(const std::string& name, WeightSet set, tensorflow::Input which = 0);
 
+  // The weights that were declared, in their order; states are not among them.
+  std::vector<std::string> weight_names() const;
+
   // Names of the nodes to run. Empty before Minimize.
   const std::string& init_target() const { return init_; }
   const std::string& train_target() const { return train_; }

@@ -129,6 +129,33 @@ def test_the_text_is_looked_for_only_for_runs_that_read_it(tmp_path):
     assert run.stdout == "with the text: eval\nas it is, data in /cache/data: eval\nas it is, data in : eval\n", run.stderr
 
 
+@pytest.mark.parametrize(
+    "program, arguments, expected",
+    [
+        ("cifar", "RUN --corrupt", "RUN --corrupt=./tools/corruptions.py RUN --data /cache/data --cache /cache/corruptions --images 1000"),
+        ("cifar", "--corrupt RUN --data D --corrupt-images 7",
+         "--corrupt=./tools/corruptions.py RUN --data D --cache /cache/corruptions --images 7 RUN --data D --corrupt-images 7"),
+        ("cifar", "--data=D RUN --corrupt --weights swa",
+         "--data=D RUN --corrupt=./tools/corruptions.py RUN --data D --cache /cache/corruptions --images 1000 --weights swa"),
+        ("cifar", "RUN --corrupt C --weights swa", "RUN --corrupt C --weights swa"),
+        ("cifar", "RUN --corrupt=C", "RUN --corrupt=C"),
+        ("enwik8", "RUN --corrupt", "RUN --corrupt=generated"),
+    ],
+)
+def test_corrupted_images_are_generated_where_none_are_named(tmp_path, program, arguments, expected):
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "config.toml").write_text("")
+    functions = stand_in(tmp_path, "").replace('run_program train enwik8 --some "flag with spaces"', "")
+    script = functions + f"""
+        cd {tmp_path}
+        python=echo cache=/cache
+        with_corrupted_images {program} RUN {arguments}
+        echo "${{arguments[*]}}"
+    """
+    run = bash(script, tmp_path)
+    assert run.stdout == expected + "\n", run.stderr
+
+
 def test_a_program_that_cannot_start_says_why(tmp_path):
     run = bash(stand_in(tmp_path, "print('cannot load a library', file=sys.stderr); sys.exit(127)"), tmp_path)
     assert run.returncode == 127 and "cannot load a library" in run.stderr

@@ -20,6 +20,9 @@ class CifarExperiment : public Experiment {
   std::unique_ptr<Task> MakeTask() const override;
   std::string Advice() const override;
 
+  const CifarOptions& options() const { return options_; }
+  const CifarData& data() const { return *data_; }  // once it is open
+
  protected:
   SettingList OwnSettings() override;
 

@@ -1,145 +1,269 @@
-// tools/latephase eval: the figures of a trained run's weights.
+// tools/latephase eval: the figures of trained runs' weights, as a table and in evaluation.json.
+// The figures are drawn from there by tools/evaluation_plot.py.
+#include <unistd.h>
+
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tools/commands.h"
+#include "tools/evaluation.h"
 #include "tools/experiment.h"
+#include "tools/files.h"
+#include "tools/image_evaluation.h"
 #include "tools/program.h"
 #include "tools/runs.h"
 #include "tools/session.h"
+#include "tools/weight_names.h"
 
 namespace late_phase {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr char kCommand[] = "tools/latephase eval";
-constexpr char kWeights[] = "collapsed, swa, members, ensemble, current, or member-K";
 
-// The table, row by row; the first one brings the head along, so that a refusal prints nothing
-// else.
-class Table {
- public:
-  Table(const std::string& title, const std::string& split, const std::vector<Column>& columns)
-      : columns_(columns), head_(title + "\n\n| weights |") {
-    for (const Column& column : columns)
-      absl::StrAppend(&head_, " ", split, " ", column.head, " |");
-    absl::StrAppend(&head_, "\n|---|");
-    for (size_t i = 0; i < columns.size(); ++i) absl::StrAppend(&head_, "---|");
-    absl::StrAppend(&head_, "\n");
-  }
-
-  void Print(const std::string& weights, const Figures& figures) {
-    std::string row = absl::StrCat(head_, "| ", weights, " |");
-    for (const Column& column : columns_) absl::StrAppend(&row, " ", column.Number(figures), " |");
-    std::puts(row.c_str());
-    std::fflush(stdout);
-    head_.clear();
-  }
-
- private:
-  const std::vector<Column> columns_;
-  std::string head_;
+struct Command {
+  SessionFlags session;
+  std::vector<std::string> dirs;
+  std::string data, out, weights, flatness;
+  ImageEvaluationOptions images;
+  std::vector<std::string> for_images;  // flags given that only image networks know
 };
 
-// Every set that the run has.
-std::vector<std::string> AllSets(const Run& run) {
-  std::vector<std::string> sets = {"collapsed"};
-  if (HasAverage(run.options(), run.step())) sets.push_back("swa");
-  if (HasMembers(run.options(), run.step())) {
-    sets.insert(sets.end(), {"members", "ensemble"});
-  }
-  return sets;
-}
+Command Parse(int argc, char** argv) {
+  Command command;
+  ImageEvaluationOptions* images = &command.images;
+  CLI::App app("The figures of runs' weights.", kCommand);
+  app.add_option("RUN_DIR", command.dirs,
+                 "folders of runs; of several models in one the late-phase one is taken")
+      ->required();
+  app.add_option("--weights", command.weights,
+                 absl::StrCat("with commas between: ", kWeightNames, "; else all that a run has"));
+  app.add_option("--split", images->split, "test, or validation if the run's data has one")
+      ->capture_default_str();
+  app.add_option("--data", command.data, "as in training");
+  app.add_option("--out", command.out,
+                 "folder of evaluation.json and its figures; by default RUN_DIR/evaluation");
+  AddSessionFlags(&command.session, &app);
 
-// "member-3" -> 3; "current" is the member that was trained last.
-int32_t MemberOf(const std::string& weights, const Run& run) {
-  const LatePhaseOptions& options = run.options();
-  const int64_t alive = HasMembers(options, run.step()) ? options.members : 1;
-  if (weights == "current") return LastMember(options, run.step());
-  int32_t k = -1;
-  const bool is_number =
-      weights.rfind("member-", 0) == 0 && absl::SimpleAtoi(weights.substr(7), &k);
-  if (!is_number) {
-    throw UsageError(absl::StrCat("`weights` must be ", kWeights, ". Received: weights=", weights));
+  // Of image networks.
+  std::vector<CLI::Option*> own;
+  own.push_back(app.add_flag("--ensemble", images->ensemble,
+                             "the runs' probabilities averaged, too; of collapsed weights unless "
+                             "--weights says otherwise"));
+  own.push_back(app.add_option("--ood", images->ood,
+                               "images to be told apart by the prediction's entropy: folders of "
+                               "CIFAR, or files of records (label byte, 3072 bytes)"));
+  own.push_back(app.add_option("--corrupt", images->corrupt,
+                               "mean error on corrupted images: a folder of CIFAR-10-C or "
+                               "CIFAR-100-C (.npy); without one, generated from the test images"));
+  int64_t generated = 1000;
+  own.push_back(app.add_option("--corrupt-images", generated,
+                               "the first test images, of which corrupted ones are generated")
+                    ->check(CLI::Range(1, 10000))
+                    ->capture_default_str());
+  own.push_back(app.add_option("--flatness", command.flatness,
+                               "with commas between: σ of the weights' relative noise, at which "
+                               "the rise of the loss is measured"));
+  own.push_back(
+      app.add_option("--flatness-split", images->flatness_split, "training or test images")
+          ->check(CLI::IsMember({"training", "test"}))
+          ->capture_default_str());
+  own.push_back(app.add_option("--flatness-images", images->flatness_images, "the first ones")
+                    ->check(CLI::Range(1, 1000000))
+                    ->capture_default_str());
+  own.push_back(app.add_option("--samples", images->samples, "draws of the noise")
+                    ->check(CLI::Range(1, 100000))
+                    ->capture_default_str());
+  own.push_back(app.add_option("--seed", images->seed, "of the noise")->capture_default_str());
+  ParseCommandLine(argc, argv, &app);
+  for (const CLI::Option* option : own) {
+    if (option->count() > 0) command.for_images.push_back(option->get_name());
   }
-  if (k < 0 || k >= alive) {
-    throw UsageError(absl::StrCat("`weights` must be member-0 to member-", alive - 1, " at step ",
-                                  run.step(), ". Received: weights=", weights));
-  }
-  return k;
-}
-
-void EvaluateSets(const std::vector<std::string>& sets, Split split, Task* task, Run* run,
-                  Table* table) {
-  std::vector<Figures> members;  // both of members and ensemble come from one pass
-  Figures ensemble;
-  for (const std::string& set : sets) {
-    Figures figures;
-    if (set == "members" || set == "ensemble") {
-      if (run->step() <= run->options().start) {
-        throw UsageError(absl::StrCat("`weights` must be there: the members begin at step ",
-                                      run->options().start, ". Received: weights=", set,
-                                      " at step ", run->step()));
+  if (!command.weights.empty()) images->weights = absl::StrSplit(command.weights, ',');
+  if (!command.flatness.empty()) {
+    for (const std::string& text :
+         std::vector<std::string>(absl::StrSplit(command.flatness, ','))) {
+      double sigma = -1;
+      if (!absl::SimpleAtod(text, &sigma) || !(sigma >= 0) || std::isinf(sigma)) {
+        throw UsageError(
+            absl::StrCat("`flatness` must be numbers >= 0 with commas between. "
+                         "Received: flatness=",
+                         command.flatness));
       }
-      if (members.empty()) Require(task->EvaluateMembers(run, split, &members, &ensemble));
-      if (set == "ensemble") table->Print(set, ensemble);
-      if (set == "members") {
-        for (size_t k = 0; k < members.size(); ++k) {
-          table->Print(absl::StrCat("member-", k), members[k]);
-        }
-      }
-    } else if (set == "collapsed" || set == "swa") {
-      Require(task->Evaluate(run, split, WeightSetOf(set, *run), 0, &figures));
-      table->Print(set, figures);
-    } else {
-      Require(task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(set, *run), &figures));
-      table->Print(set, figures);
+      images->flatness.push_back(sigma);
     }
   }
+  return command;
 }
 
-Split SplitOf(const std::string& name, const std::vector<Split>& splits) {
+// Found out before the work rather than after it. An earlier evaluation is replaced; any other
+// folder with something in it is not touched.
+void SettleOut(Command* command) {
+  if (command->out.empty()) {
+    if (command->dirs.size() > 1) {
+      throw UsageError(
+          absl::StrCat("`out` must be given for several runs: the folder of evaluation.json. "
+                       "Received: ",
+                       command->dirs.size(), " runs and no --out"));
+    }
+    command->out = (fs::path(command->dirs[0]) / "evaluation").string();
+  }
+  std::error_code ignored;
+  fs::path there = fs::absolute(command->out);
+  while (!fs::exists(there, ignored) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, ignored) || access(there.c_str(), W_OK) != 0) {
+    throw UsageError("`out` must be a folder that can be made and written to. Received: out=" +
+                     command->out);
+  }
+  if (fs::exists(command->out, ignored) && !fs::is_empty(command->out, ignored) &&
+      !fs::exists(fs::path(command->out) / "evaluation.json", ignored)) {
+    throw UsageError(
+        "`out` must be new, empty, or the folder of an earlier evaluation. Received: out=" +
+        command->out);
+  }
+}
+
+void RequireSplit(const std::string& name, const std::vector<Split>& splits) {
   std::vector<std::string> names;
-  for (const Split split : splits) {
-    if (name == SplitName(split)) return split;
-    names.push_back(SplitName(split));
+  for (const Split split : splits) names.push_back(SplitName(split));
+  for (const std::string& there : names) {
+    if (there == name) return;
   }
   throw UsageError(absl::StrCat("`split` must be one of ", absl::StrJoin(names, ", "),
                                 ". Received: split=", name));
 }
 
+std::vector<EvaluatedRun> OpenRuns(const Command& command) {
+  std::vector<EvaluatedRun> runs;
+  for (const std::string& dir : command.dirs) {
+    EvaluatedRun one{RunFolderIn(dir), nullptr, nullptr, nullptr};
+    one.experiment = ReadExperiment(one.folder);
+    const std::string program = one.experiment->program().name;
+    if (!runs.empty() && program != runs[0].experiment->program().name) {
+      throw UsageError(absl::StrCat(
+          "the runs must be of one program. Received: ", runs[0].experiment->program().name, " in ",
+          runs[0].folder, " and ", program, " in ", one.folder));
+    }
+    if (program != "cifar" && !command.for_images.empty()) {
+      throw UsageError(absl::StrCat(command.for_images[0],
+                                    " is for runs of cifar, whose networks classify images. "
+                                    "Received: a run of ",
+                                    program, ", ", one.folder));
+    }
+    one.experiment->recipe().device = command.session.device;
+    one.experiment->OpenData(command.data);
+    one.task = one.experiment->MakeTask();
+    RequireSplit(command.images.split, one.task->splits());
+    one.run = RestoreRun(one.folder, command.session.threads, one.task.get());
+    runs.push_back(std::move(one));
+  }
+  return runs;
+}
+
+// Rows of a task that knows its figures and nothing else of its predictions.
+std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
+                                         const ImageEvaluationOptions& asked) {
+  const Split split = asked.split == "test" ? Split::kTest : Split::kValidation;
+  std::vector<std::vector<std::string>> names;
+  for (const EvaluatedRun& one : runs) names.push_back(WeightNames(asked.weights, *one.run));
+  std::vector<EvaluationRow> rows;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    Task* task = runs[r].task.get();
+    Run* run = runs[r].run.get();
+    std::vector<Figures> members;
+    Figures ensemble;
+    if (absl::c_linear_search(names[r], "ensemble")) {
+      Require(task->EvaluateMembers(run, split, &members, &ensemble));
+    }
+    for (const std::string& name : names[r]) {
+      Figures figures;
+      if (name == "ensemble") {
+        figures = ensemble;
+      } else if (name == "collapsed" || name == "swa") {
+        Require(task->Evaluate(run, split, WeightSetOf(name, *run), 0, &figures));
+      } else if (!members.empty()) {
+        figures = members[MemberOf(name, *run)];
+      } else {
+        Require(task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(name, *run), &figures));
+      }
+      rows.push_back({runs[r].folder, name, figures, Json(figures)});
+    }
+  }
+  return rows;
+}
+
+// Of one run: its weights and their figures. Of several: their folders, too.
+std::string TableText(const std::vector<EvaluatedRun>& runs, const std::string& split,
+                      const std::vector<Column>& further, const std::vector<EvaluationRow>& rows) {
+  const bool several = runs.size() > 1;
+  std::string text;
+  for (const EvaluatedRun& run : runs) {
+    absl::StrAppend(&text, run.folder, ", step ", run.run->step(), "\n");
+  }
+  std::vector<Column> columns = runs[0].experiment->program().columns;
+  for (Column& column : columns) column.head = absl::StrCat(split, " ", column.head);
+  columns.insert(columns.end(), further.begin(), further.end());
+  absl::StrAppend(&text, "\n|", several ? " run |" : "", " weights |");
+  for (const Column& column : columns) absl::StrAppend(&text, " ", column.head, " |");
+  absl::StrAppend(&text, "\n|", several ? "---|" : "", "---|");
+  for (size_t i = 0; i < columns.size(); ++i) absl::StrAppend(&text, "---|");
+  for (const EvaluationRow& row : rows) {
+    absl::StrAppend(&text, "\n|", several ? absl::StrCat(" ", row.run, " |") : "", " ", row.weights,
+                    " |");
+    for (const Column& column : columns) {
+      absl::StrAppend(&text, " ", column.Number(row.figures), " |");
+    }
+  }
+  return text + "\n";
+}
+
+Json EvaluationJson(const std::vector<EvaluatedRun>& runs, const std::string& split,
+                    const ImageEvaluation& evaluation) {
+  Json json = {{"program", runs[0].experiment->program().name}, {"split", split}};
+  for (const EvaluatedRun& run : runs) {
+    json["runs"].push_back({{"run", run.folder},
+                            {"model", run.experiment->recipe().model},
+                            {"seed", run.experiment->recipe().seed},
+                            {"step", run.run->step()}});
+  }
+  for (const EvaluationRow& row : evaluation.rows) {
+    Json one = {{"run", row.run}, {"weights", row.weights}};
+    one.update(row.details);
+    json["rows"].push_back(one);
+  }
+  json.update(evaluation.details);
+  return json;
+}
+
 int Main(int argc, char** argv) {
-  SessionFlags session;
-  std::string dir, weights, data, split_name = "test";
-  CLI::App app("The figures of a run's weights.", kCommand);
-  app.add_option("RUN_DIR", dir, "folder of a run; of several models the late-phase one is taken")
-      ->required();
-  app.add_option("--weights", weights,
-                 absl::StrCat("with commas between: ", kWeights, "; else all the run has"));
-  app.add_option("--split", split_name, "test, or validation if the run's data has one")
-      ->capture_default_str();
-  app.add_option("--data", data, "as in training");
-  AddSessionFlags(&session, &app);
-  ParseCommandLine(argc, argv, &app);
-  const std::string folder = RunFolderIn(dir);
-  ChooseDevice(&session);
-  const std::unique_ptr<Experiment> experiment = ReadExperiment(folder);
-  experiment->recipe().device = session.device;
-  experiment->OpenData(data);
-  const std::unique_ptr<Task> task = experiment->MakeTask();
-  const Split split = SplitOf(split_name, task->splits());
-  const std::unique_ptr<Run> run = RestoreRun(folder, session.threads, task.get());
-  const std::vector<std::string> sets =
-      weights.empty() ? AllSets(*run) : absl::StrSplit(weights, ',');
-  Table table(absl::StrCat(folder, ", step ", run->step()), split_name,
-              experiment->program().columns);
-  EvaluateSets(sets, split, task.get(), run.get(), &table);
+  Command command = Parse(argc, argv);
+  ChooseDevice(&command.session);
+  const std::vector<EvaluatedRun> runs = OpenRuns(command);
+  SettleOut(&command);
+  const std::string& split = command.images.split;
+  ImageEvaluation evaluation;
+  if (runs[0].experiment->program().name == "cifar") {
+    evaluation = EvaluateImages(runs, command.images);
+  } else {
+    evaluation.rows = EvaluateTasks(runs, command.images);
+  }
+  std::fputs(TableText(runs, split, evaluation.columns, evaluation.rows).c_str(), stdout);
+  if (!evaluation.flatness.empty()) std::printf("\n%s", evaluation.flatness.c_str());
+  std::fflush(stdout);
+  MakeOutFolder(command.out);
+  WriteFile(command.out + "/evaluation.json",
+            EvaluationJson(runs, split, evaluation).dump(1) + "\n");
   return 0;
 }
 

@@ -24,9 +24,9 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
           ". Received: t0=", recipe.t0, ", epochs=", recipe.epochs));
     }
     late_phase.start = steps(recipe.t0);
-    late_phase.cycle = recipe.members;
     late_phase.base_scale = recipe.gamma;
   }
+  if (recipe.accumulates()) late_phase.cycle = recipe.members;
   if (recipe.late_phase()) {
     late_phase.members = recipe.members;
     late_phase.sigma = recipe.sigma;

@@ -146,9 +146,11 @@ absl::Status SameSettings(const Settings& saved, const Settings& wanted) {
     return absl::InvalidArgumentError(absl::StrCat(
         "`", name, "` must be ", old, ", as in the checkpoint. Received: ", name, "=", value));
   }
-  if (saved.size() != wanted.size()) {
+  const std::map<std::string, std::string> now(wanted.begin(), wanted.end());
+  for (const auto& [name, value] : saved) {
+    if (now.count(name) > 0) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("the checkpoint has ", saved.size(), " settings. Received: ", wanted.size()));
+        absl::StrCat("`", name, "` must be ", value, ", as in the checkpoint. Received: none"));
   }
   return absl::OkStatus();
 }

@@ -201,6 +201,12 @@ Output LatePhase::AddMembers(const std::string& name, const Tensor& initial_row,
   return weight.value;
 }
 
+void LatePhase::ExemptFromDecay(const std::string& name) {
+  for (Weight& weight : weights_) {
+    if (weight.name == name) weight.decays = false;
+  }
+}
+
 Output LatePhase::Scalar(double value) {
   return tf_ops::Cast(host_, tf_ops::Const(host_, value), dtype_);
 }
@@ -228,7 +234,8 @@ LatePhase::RuleValues LatePhase::ValuesOf(const UpdateRule& rule, bool base) {
 Operation LatePhase::Update(Weight* weight, const UpdateRule& rule, const RuleValues& values,
                             Output gradient) {
   const bool base = !weight->late_phase;
-  const Output &lr = values.lr, &decay = values.decay, &scale = values.scale;
+  const Output &lr = values.lr, &scale = values.scale;
+  const Output decay = weight->decays ? values.decay : Scalar(0.0);
   auto slot = [&](const char* suffix) {
     const Output handle =
         ZeroVariable(absl::StrCat(weight->name, "/", suffix), dtype_, weight->shape);

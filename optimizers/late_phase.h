@@ -84,6 +84,8 @@ class LatePhase {
   tensorflow::Output AddBase(const std::string& name, const tensorflow::Tensor& initial);
   tensorflow::Output AddMembers(const std::string& name, const tensorflow::Tensor& initial_row,
                                 MemberRead read);
+  // A declared weight that no rule decays.
+  void ExemptFromDecay(const std::string& name);
   // Declares a variable that is not trained but belongs to the run's state: carried states, running
   // statistics. Returns its handle; the model reads and writes it.
   tensorflow::Output AddState(const std::string& name, const tensorflow::Tensor& initial,
@@ -140,6 +142,7 @@ class LatePhase {
     std::string name;
     bool late_phase = false;
     bool reads_stack = false;
+    bool decays = true;
     tensorflow::Output handle, value;  // value: what the model reads, and the gradient is of
     tensorflow::TensorShape shape;     // of the variable
     tensorflow::Output average;        // handle; SWA only

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "models/classification.h"
 #include "ops/softmax_cross_entropy.h"
 #include "optimizers/tensors.h"
@@ -53,14 +54,65 @@ std::pair<Tensor, Tensor> FilledTensors(tensorflow::DataType dtype, int64_t coun
 // Counted are weights with their sums, slots, averages and moments, a gradient, and what is kept
 // for the backward pass, with as much again for the gradients on their way.
 absl::Status CheckMemory(const CifarOptions& options, const NetworkSize& size, int64_t members) {
-  const double weights = size.parameters + 1.0 * members * size.member_parameters;
+  const double of_member = options.parts.all ? size.parameters : size.member_parameters;
+  const double weights = size.parameters + 1.0 * members * of_member;
+  // A BatchEnsemble keeps what goes into its factors, too.
+  const double kept = options.batch_ensemble() ? 2 * size.kept : size.kept;
   const double moments = options.swag_rank > 0 ? 1.0 + options.swag_rank : 0;
-  const double needed = ((6 + moments) * weights + 2 * size.kept * options.batch) *
-                        (options.dtype == "float64" ? 8 : 4);
+  const double needed =
+      ((6 + moments) * weights + 2 * kept * options.batch) * (options.dtype == "float64" ? 8 : 4);
   return CheckFitsMemory(
       needed,
       absl::StrFormat("depth=%d, width=%d, batch=%d, members=%d, swag_rank=%d", options.depth,
                       options.width, options.batch, members, options.swag_rank));
+}
+
+// The one form of kernels that the options ask for.
+absl::Status KernelFormOf(const CifarOptions& options, KernelForm* form) {
+  std::vector<std::string> asked;
+  auto consider = [&](bool on, KernelForm wanted, const char* name) {
+    if (!on) return;
+    asked.push_back(name);
+    *form = wanted;
+  };
+  *form = KernelForm::kPlain;
+  consider(options.parts.all, KernelForm::kPlain, "late_all=true");
+  consider(options.late_rank1, KernelForm::kRank1, "late_rank1=true");
+  consider(options.hypernetwork, KernelForm::kHypernetwork, "hypernetwork=true");
+  consider(options.batch_ensemble(), KernelForm::kBatchEnsemble, "model=batch-ensemble");
+  if (asked.size() < 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("at most one of `late_all`, `late_rank1`, `hypernetwork` and the model "
+                   "batch-ensemble must be chosen. Received: ",
+                   absl::StrJoin(asked, ", ")));
+}
+
+// Annealed linearly, or in steps.
+Schedule LearningRate(const CifarOptions& options, int64_t steps_per_epoch) {
+  const double steps = static_cast<double>(steps_per_epoch);
+  double rate = options.learning_rate;
+  std::vector<Schedule::Knot> knots = {{0, rate}};
+  for (const int64_t epoch : options.drop_epochs) {
+    if (epoch == 0) continue;
+    const double at = static_cast<double>(epoch);
+    knots.push_back({at, rate});
+    knots.push_back({at, rate *= options.drop_factor});
+  }
+  if (knots.size() == 1) {
+    knots = {{options.anneal_start, rate}, {options.anneal_end, options.final_learning_rate}};
+  }
+  return Schedule::Epochs(steps, knots).ByEpoch(steps);
+}
+
+// Samples of a dropout network are told apart by the high half of a number, the images of one by
+// the low half; training's random numbers have the seed itself, these its complement.
+constexpr int kSampleShift = 20;
+
+Tensor SampleNoise(int64_t seed, int64_t sample, int64_t part) {
+  Tensor noise(tensorflow::DT_INT64, {2});
+  noise.flat<int64_t>()(0) = ~seed;
+  noise.flat<int64_t>()(1) = (sample << kSampleShift) + part;
+  return noise;
 }
 
 }  // namespace
@@ -97,10 +149,7 @@ Cifar::Cifar(const CifarOptions& options, const CifarData* data)
       dtype_(options.dtype == "float64" ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT),
       scope_(tensorflow::Scope::NewRootScope()),
       batches_(&data->training, data->statistics, options.augmentation, options.batch,
-               options.seed) {
-  // All weights take the same rare steps; those of members would be their own.
-  if (options_.accumulates()) options_.parts = {/*batch_norm=*/false, /*head=*/false};
-}
+               options.seed) {}
 
 absl::Status Cifar::Create(const CifarOptions& options, const CifarData* data,
                            std::unique_ptr<Cifar>* task) {
@@ -114,7 +163,20 @@ absl::Status Cifar::Build() {
         "`anneal_end` must be at least `anneal_start`. Received: anneal_end=", options_.anneal_end,
         ", anneal_start=", options_.anneal_start));
   }
-  absl::Status status = PlanTraining(options_, batches_.steps_per_epoch(), &plan_);
+  network_.dropout = options_.dropout;
+  network_.alpha = options_.alpha;
+  network_.shakedrop = options_.shakedrop;
+  network_.ensemble = options_.members;
+  absl::Status status = KernelFormOf(options_, &network_.kernels);
+  // A BatchEnsemble's members share BatchNorm, and have rows of all the rest without being
+  // late-phase. Where gradients are gathered all weights take the same rare steps.
+  if (options_.batch_ensemble() || options_.accumulates()) options_.parts = {false, false, false};
+  if (status.ok() && options_.accumulates() && network_.kernels != KernelForm::kPlain) {
+    return absl::InvalidArgumentError(
+        "the control accumulation must be of plain kernels, none of whose weights have members. "
+        "Received: late_rank1 or hypernetwork");
+  }
+  if (status.ok()) status = PlanTraining(options_, batches_.steps_per_epoch(), &plan_);
   if (status.ok()) status = SizeOf(network_, &size_);
   if (status.ok()) status = CheckMemory(options_, size_, plan_.late_phase.members);
   if (status.ok()) status = BuildTraining();
@@ -137,7 +199,7 @@ absl::Status Cifar::BuildTraining() {
                labels = tf_ops::Placeholder(scope_.WithOpName("labels"), tensorflow::DT_INT32,
                                             tf_ops::Placeholder::Shape({-1}));
   if (!scope_.ok()) return scope_.status();
-  DeclaredWeights declared(weights_.get(), options_.parts, dtype_, options_.seed);
+  DeclaredWeights declared(weights_.get(), network_, options_.parts, dtype_, options_.seed);
   const ImageNetwork network = BuildImageNetwork(scope_, network_, pixels, &declared);
   if (!scope_.ok()) return scope_.status();
   const ops::SoftmaxCrossEntropy entropy(scope_, network.features, network.kernel, network.bias,
@@ -154,11 +216,8 @@ absl::Status Cifar::BuildTraining() {
       }
     }
   }
-  const double steps = static_cast<double>(plan_.steps_per_epoch);
-  const Schedule lr = Schedule::Epochs(steps, {{options_.anneal_start, options_.learning_rate},
-                                               {options_.anneal_end, options_.final_learning_rate}})
-                          .ByEpoch(steps);
-  const UpdateRule sgd = UpdateRule::Momentum(lr, options_.momentum);
+  const UpdateRule sgd =
+      UpdateRule::Momentum(LearningRate(options_, plan_.steps_per_epoch), options_.momentum);
   Schedule member_decay = options_.weight_decay;
   if (options_.member_weight_decay >= 0 && options_.late_phase()) {
     const double t0 = static_cast<double>(plan_.late_phase.start);
@@ -180,7 +239,8 @@ bool Cifar::Reestimates(WeightSet set) const {
   return set == WeightSet::kCollapsed && options_.reestimate;
 }
 
-// With NAME the set's name, feeds: NAME/pixels, and NAME/member for the current weights.
+// With NAME the set's name, feeds: NAME/pixels; NAME/member for the current weights and for a
+// BatchEnsemble; NAME/noise for a sample of a dropout network.
 void Cifar::BuildEvaluation(WeightSet set) {
   const std::string name = WeightSetName(set);
   const Output pixels = tf_ops::Placeholder(
@@ -188,8 +248,9 @@ void Cifar::BuildEvaluation(WeightSet set) {
                    tf_ops::Placeholder::Shape({-1, network_.side, network_.side, 3})),
                member = tf_ops::Placeholder(scope_.WithOpName(name, "/member"),
                                             tensorflow::DT_INT32, tf_ops::Placeholder::Shape({}));
-  auto logits = [&](Statistics statistics) -> Output {
-    EvaluatedWeights weights(weights_.get(), options_.parts, dtype_, set, member, statistics);
+  auto logits = [&](Statistics statistics, Output noise = Output()) -> Output {
+    EvaluatedWeights weights(weights_.get(), network_, options_.parts, dtype_, set, member,
+                             statistics, noise);
     const ImageNetwork network = BuildImageNetwork(scope_, network_, pixels, &weights);
     if (!scope_.ok()) return Output();
     if (statistics == Statistics::kMinibatch) {
@@ -201,8 +262,16 @@ void Cifar::BuildEvaluation(WeightSet set) {
     return tf_ops::BiasAdd(scope_, tf_ops::MatMul(scope_, network.features, network.kernel),
                            network.bias);
   };
-  const Output result = logits(Reestimates(set) ? Statistics::kStored : Statistics::kRunning);
+  const Statistics statistics = Reestimates(set) ? Statistics::kStored : Statistics::kRunning;
+  const Output result = logits(statistics);
   if (scope_.ok()) logits_[set] = result.name();
+  if (scope_.ok() && network_.dropout > 0) {
+    const Output noise =
+        tf_ops::Placeholder(scope_.WithOpName(name, "/noise").WithDevice("/device:CPU:0"),
+                            tensorflow::DT_INT64, tf_ops::Placeholder::Shape({2}));
+    const Output sampled = logits(statistics, noise);
+    if (scope_.ok()) sampled_logits_[set] = sampled.name();
+  }
   // Current weights keep their running statistics, but for what is assigned in their place.
   if (scope_.ok() && (Reestimates(set) || set == WeightSet::kCurrent)) {
     logits(Statistics::kMinibatch);
@@ -210,15 +279,17 @@ void Cifar::BuildEvaluation(WeightSet set) {
 }
 
 void Cifar::BuildTrialWeights() {
-  std::map<std::string, Output> statistics;
-  for (const Estimated& norm : estimated_.at(WeightSet::kCurrent)) {
-    for (const char* statistic : {"mean", "variance"}) {
-      const std::string name = absl::StrCat(norm.name, "/", statistic);
-      statistics[name] =
-          Reestimates(WeightSet::kCollapsed)
-              ? weights_->Read(StoredStatistic(norm.name, statistic, WeightSet::kCollapsed),
-                               WeightSet::kCurrent)
-              : weights_->Read(name, WeightSet::kCollapsed);
+  TrialWeights::Statistics statistics;
+  for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
+    if (logits_.count(set) == 0) continue;
+    for (const Estimated& norm : estimated_.at(WeightSet::kCurrent)) {
+      for (const char* statistic : {"mean", "variance"}) {
+        const std::string name = absl::StrCat(norm.name, "/", statistic);
+        statistics[set][name] =
+            Reestimates(set)
+                ? weights_->Read(StoredStatistic(norm.name, statistic, set), WeightSet::kCurrent)
+                : weights_->Read(name, set);
+      }
     }
   }
   trial_weights_ = std::make_unique<TrialWeights>(weights_.get(), statistics);
@@ -227,14 +298,18 @@ void Cifar::BuildTrialWeights() {
 absl::Status Cifar::MakeRun(int threads, std::unique_ptr<Run>* run) {
   // What decides over the minibatches; the rest is in the graph.
   const Augmentation& augmentation = options_.augmentation;
-  const Settings settings = {{"steps_per_epoch", absl::StrCat(plan_.steps_per_epoch)},
-                             {"dataset", options_.dataset},
-                             {"train_images", absl::StrCat(data_->training.count)},
-                             {"batch", absl::StrCat(options_.batch)},
-                             {"pad", absl::StrCat(augmentation.pad)},
-                             {"flip", absl::StrCat(augmentation.flip)},
-                             {"cutout", absl::StrCat(augmentation.cutout)},
-                             {"data_seed", absl::StrCat(options_.seed)}};
+  Settings settings = {{"steps_per_epoch", absl::StrCat(plan_.steps_per_epoch)},
+                       {"dataset", options_.dataset},
+                       {"train_images", absl::StrCat(data_->training.count)},
+                       {"batch", absl::StrCat(options_.batch)},
+                       {"pad", absl::StrCat(augmentation.pad)},
+                       {"flip", absl::StrCat(augmentation.flip)},
+                       {"cutout", absl::StrCat(augmentation.cutout)},
+                       {"data_seed", absl::StrCat(options_.seed)}};
+  if (network_.dropout > 0) settings.push_back({"dropout", absl::StrCat(network_.dropout)});
+  if (network_.name == "pyramidnet") {
+    settings.push_back({"shakedrop", absl::StrCat(network_.shakedrop)});
+  }
   if (absl::Status status = Run::Create(*weights_, threads, settings, run); !status.ok()) {
     return status;
   }
@@ -295,17 +370,17 @@ absl::Status Cifar::Reestimate(Run* run, WeightSet set) {
   return run->Assign(states);
 }
 
-absl::Status Cifar::EstimateTrialStatistics(Run* run) {
-  std::vector<Tensor> statistics;
-  if (absl::Status status = Estimate(run, WeightSet::kCurrent, &statistics); !status.ok()) {
+absl::Status Cifar::EstimateTrialStatistics(Run* run, TrialWeights::Plain* statistics) {
+  std::vector<Tensor> estimates;
+  if (absl::Status status = Estimate(run, WeightSet::kCurrent, &estimates); !status.ok()) {
     return status;
   }
-  TrialWeights::Plain plain;
-  for (size_t i = 0; i < statistics.size(); ++i) {
-    plain[estimated_.at(WeightSet::kCurrent)[i / 2].name + (i % 2 == 0 ? "/mean" : "/variance")] =
-        statistics[i];
+  statistics->clear();
+  for (size_t i = 0; i < estimates.size(); ++i) {
+    const std::string& norm = estimated_.at(WeightSet::kCurrent)[i / 2].name;
+    (*statistics)[norm + (i % 2 == 0 ? "/mean" : "/variance")] = estimates[i];
   }
-  return trial_weights_->Assign(run, plain);
+  return absl::OkStatus();
 }
 
 absl::Status Cifar::Batch(int64_t t, Run::Feeds* feeds) {
@@ -328,10 +403,57 @@ const LabelledImages& Cifar::ImagesOf(Split split) const {
   return split == Split::kTest ? data_->test : data_->validation;
 }
 
+int64_t Cifar::MembersAt(int64_t step) const {
+  return options_.batch_ensemble() ? options_.members : Task::MembersAt(step);
+}
+
 absl::Status Cifar::Predict(Run* run, const LabelledImages& images, const Prediction& how,
                             std::vector<double>* probabilities) {
-  const auto logits = logits_.find(how.set);
-  if (logits == logits_.end()) {
+  if (options_.batch_ensemble() && how.set != WeightSet::kCurrent) {
+    std::vector<std::vector<double>> members;
+    return PredictByMembers(run, images, how, &members, probabilities);
+  }
+  return PredictByOne(run, images, how, probabilities);
+}
+
+absl::Status Cifar::PredictTrial(Run* run, const LabelledImages& images,
+                                 std::vector<double>* probabilities) {
+  if (!options_.batch_ensemble()) {
+    return PredictByOne(run, images, {WeightSet::kCurrent, 0}, probabilities);
+  }
+  std::vector<std::vector<double>> members;
+  return PredictByMembers(run, images, {WeightSet::kCurrent}, &members, probabilities);
+}
+
+// Each member's probabilities, and their mean.
+absl::Status Cifar::PredictByMembers(Run* run, const LabelledImages& images, Prediction how,
+                                     std::vector<std::vector<double>>* members,
+                                     std::vector<double>* mean) {
+  const int64_t K = MembersAt(run->step());
+  members->assign(K, {});
+  mean->assign(images.count * data_->classes, 0);
+  for (how.member = 0; how.member < K; ++how.member) {
+    std::vector<double>& one = (*members)[how.member];
+    if (absl::Status status = PredictByOne(run, images, how, &one); !status.ok()) return status;
+    for (size_t i = 0; i < one.size(); ++i) (*mean)[i] += one[i] / K;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cifar::PredictByOne(Run* run, const LabelledImages& images, const Prediction& how,
+                                 std::vector<double>* probabilities) {
+  const bool samples = how.dropout_sample >= 0;
+  if (samples && network_.dropout == 0) {
+    return absl::FailedPreconditionError("this run has no dropout to sample from: dropout=0");
+  }
+  if (how.dropout_sample >> kSampleShift > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`dropout_sample` must be less than ", 1 << kSampleShift,
+                     ". Received: dropout_sample=", how.dropout_sample));
+  }
+  const auto& of_sets = samples ? sampled_logits_ : logits_;
+  const auto logits = of_sets.find(how.set);
+  if (logits == of_sets.end()) {
     return absl::FailedPreconditionError("this run has no SWA weights");
   }
   const std::string name = WeightSetName(how.set);
@@ -343,10 +465,13 @@ absl::Status Cifar::Predict(Run* run, const LabelledImages& images, const Predic
     const auto [pixels, labels] = FilledTensors(
         dtype_, count, images.side,
         [&](auto* p, int32_t* l) { FillImages(images, data_->statistics, begin, count, p, l); });
+    Run::Feeds feeds = {{name + "/pixels", pixels}, {name + "/member", which}};
+    if (samples) {
+      feeds.push_back(
+          {name + "/noise", SampleNoise(options_.seed, how.dropout_sample, begin / kEvaluated)});
+    }
     std::vector<Tensor> outputs;
-    if (absl::Status status =
-            run->Evaluate(how.set, {{name + "/pixels", pixels}, {name + "/member", which}},
-                          {logits->second}, &outputs);
+    if (absl::Status status = run->Evaluate(how.set, feeds, {logits->second}, &outputs);
         !status.ok()) {
       return status;
     }
@@ -386,18 +511,15 @@ absl::Status Cifar::Evaluate(Run* run, Split split, WeightSet set, int32_t membe
 
 absl::Status Cifar::EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
                                     Figures* ensemble) {
-  const int32_t K = static_cast<int32_t>(plan_.late_phase.members);
-  std::vector<double> one, mean;
-  members->clear();
-  for (int32_t k = 0; k < K; ++k) {
-    if (absl::Status status = Predict(run, ImagesOf(split), {WeightSet::kCurrent, k}, &one);
-        !status.ok()) {
-      return status;
-    }
-    members->push_back(FiguresOf(one, split));
-    mean.resize(one.size());
-    for (size_t i = 0; i < one.size(); ++i) mean[i] += one[i] / K;
+  std::vector<std::vector<double>> probabilities;
+  std::vector<double> mean;
+  if (absl::Status status =
+          PredictByMembers(run, ImagesOf(split), {WeightSet::kCurrent}, &probabilities, &mean);
+      !status.ok()) {
+    return status;
   }
+  members->clear();
+  for (const std::vector<double>& one : probabilities) members->push_back(FiguresOf(one, split));
   *ensemble = FiguresOf(mean, split);
   return absl::OkStatus();
 }

@@ -1,8 +1,9 @@
 // The paper's CIFAR experiments as a Task: an image network trained by SGD with Nesterov momentum,
 // its BatchNorm and last layer with members, measured by accuracy, NLL and calibration.
 //
-// Two models: "base" has one member; "late-phase" is base until T0 and has K members from then on.
-// The control "accumulation" is base with gradients gathered from T0 on.
+// Three models: "base" has one member; "late-phase" is base until T0 and has K members from then
+// on; "batch-ensemble" has K members from the start, among which each minibatch is divided. The
+// control "accumulation" is base with gradients gathered from T0 on.
 #ifndef LATE_PHASE_MODELS_CIFAR_H_
 #define LATE_PHASE_MODELS_CIFAR_H_
 
@@ -24,23 +25,32 @@
 namespace late_phase {
 
 struct CifarOptions : Recipe {
-  std::string dataset = "cifar10";  // or cifar100
-  int64_t train_images = 0;         // the first of the training set; 0: all
-  int64_t validation_images = 0;    // the last of the training set, held out
-  int64_t test_images = 0;          // the first of the test set; 0: all
-  std::string network = "wrn";      // or convnet
-  int64_t depth = 28, width = 10;   // of a WRN
-  LatePhaseParts parts;             // which have members
+  std::string dataset = "cifar10";      // or cifar100
+  int64_t train_images = 0;             // the first of the training set; 0: all
+  int64_t validation_images = 0;        // the last of the training set, held out
+  int64_t test_images = 0;              // the first of the test set; 0: all
+  std::string network = "wrn";          // or convnet, pyramidnet
+  int64_t depth = 28, width = 10;       // of a WRN; a PyramidNet has a depth
+  double alpha = 200, shakedrop = 0.5;  // of a PyramidNet
+  double dropout = 0;
+  LatePhaseParts parts;       // which have members
+  bool late_rank1 = false;    // so have rank-1 factors of the kernels
+  bool hypernetwork = false;  // makes the kernels of a WRN; its embeddings have members
   int64_t batch = 128;
   Augmentation augmentation;
   // Constant until anneal_start, then linear from epoch to epoch down to final_learning_rate, where
   // it arrives at anneal_end.
   double learning_rate = 0.1, final_learning_rate = 0.001;
   double anneal_start = 100, anneal_end = 180;  // epochs
+  // Or in steps, multiplied by drop_factor at each of these epochs; 0 alone: annealed.
+  std::vector<int64_t> drop_epochs = {0};
+  double drop_factor = 0.2;
   double momentum = 0.9;
   double weight_decay = 5e-4;
   double member_weight_decay = -1;  // of the members, from T0 on; -1: as weight_decay
   bool reestimate = false;          // BatchNorm statistics of the collapsed weights, too
+
+  bool batch_ensemble() const { return model == "batch-ensemble"; }
 };
 
 // The images of a run, divided.
@@ -58,6 +68,8 @@ struct CifarData {
 struct Prediction {
   WeightSet set = WeightSet::kCollapsed;
   int32_t member = 0;  // of kCurrent
+  // If not negative, dropout goes on in the prediction, with the masks of this sample: MC-dropout.
+  int64_t dropout_sample = -1;
 };
 
 class Cifar : public Task {
@@ -67,6 +79,7 @@ class Cifar : public Task {
                              std::unique_ptr<Cifar>* task);
 
   const TrainPlan& plan() const override { return plan_; }
+  int64_t MembersAt(int64_t step) const override;
   int64_t parameters() const override { return size_.parameters; }
   double items_per_step() const override;
   std::vector<Split> splits() const override;
@@ -81,15 +94,18 @@ class Cifar : public Task {
   absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
                                Figures* ensemble) override;
 
-  // The probabilities [images, classes] of any images.
+  // The probabilities [images, classes] of any images. A BatchEnsemble is not one network: but for
+  // kCurrent its prediction is the mean of its members'.
   absl::Status Predict(Run* run, const LabelledImages& images, const Prediction& how,
                        std::vector<double>* probabilities);
 
-  // Other weights in this network's place: what is assigned there predicts as {kCurrent, 0}.
+  // Other weights in this network's place, and what they predict.
   TrialWeights* trial_weights() { return trial_weights_.get(); }
-  // Estimates the BatchNorm statistics of what is assigned, by one pass over the training images,
-  // and assigns them too.
-  absl::Status EstimateTrialStatistics(Run* run);
+  absl::Status PredictTrial(Run* run, const LabelledImages& images,
+                            std::vector<double>* probabilities);
+  // The BatchNorm statistics of what is assigned, estimated by one pass over the training images;
+  // to be assigned, too.
+  absl::Status EstimateTrialStatistics(Run* run, TrialWeights::Plain* statistics);
 
  private:
   // A BatchNorm whose statistics are estimated from minibatches.
@@ -99,6 +115,11 @@ class Cifar : public Task {
   };
 
   Cifar(const CifarOptions& options, const CifarData* data);
+  absl::Status PredictByOne(Run* run, const LabelledImages& images, const Prediction& how,
+                            std::vector<double>* probabilities);
+  absl::Status PredictByMembers(Run* run, const LabelledImages& images, Prediction how,
+                                std::vector<std::vector<double>>* members,
+                                std::vector<double>* mean);
   absl::Status Build();
   absl::Status BuildTraining();
   void BuildEvaluation(WeightSet set);
@@ -119,7 +140,7 @@ class Cifar : public Task {
   std::unique_ptr<LatePhase> weights_;
   TrainingBatches batches_;  // of Batch
   std::string loss_, epoch_loss_;
-  std::map<WeightSet, std::string> logits_;
+  std::map<WeightSet, std::string> logits_, sampled_logits_;  // sampled: by MC-dropout
   std::map<WeightSet, std::vector<Estimated>> estimated_;
   std::unique_ptr<TrialWeights> trial_weights_;
 };

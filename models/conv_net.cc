@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "models/random_layers.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
@@ -25,11 +26,12 @@ ImageNetwork BuildConvNet(const tensorflow::Scope& scope, const ImageNetworkOpti
   int layer = 0;
   for (const int64_t maps : {6, 16}) {
     const std::string name = absl::StrCat("conv", layer);
-    const int64_t fan_in = kKernel * kKernel * channels;
-    x = tf_ops::Conv2D(
-        scope, x, weights->Weight(name + "/kernel", {kKernel, kKernel, channels, maps}, fan_in),
-        {1, 1, 1, 1}, "VALID");
-    x = tf_ops::Relu(scope, tf_ops::BiasAdd(scope, x, weights->Weight(name + "/bias", {maps}, 0)));
+    x = weights->Linear(name, x, {kKernel, kKernel, channels, maps}, /*bias=*/true,
+                        [&](Output entry, Output kernel) -> Output {
+                          return tf_ops::Conv2D(scope, entry, kernel, {1, 1, 1, 1}, "VALID");
+                        });
+    if (!scope.ok()) return {};
+    x = tf_ops::Relu(scope, x);
     x = weights->BatchNorm(absl::StrCat("bn", layer++), x, maps, Activation::kIdentity);
     side -= kKernel - 1;
     network.kept += 3.0 * side * side * maps;
@@ -42,15 +44,21 @@ ImageNetwork BuildConvNet(const tensorflow::Scope& scope, const ImageNetworkOpti
   x = tf_ops::Reshape(scope, x, {-1, static_cast<int32_t>(size)});
   for (const int64_t units : {120, 84}) {
     const std::string name = absl::StrCat("dense", layer);
-    x = tf_ops::MatMul(scope, x, weights->Weight(name + "/kernel", {size, units}, size));
-    x = tf_ops::Relu(scope, tf_ops::BiasAdd(scope, x, weights->Weight(name + "/bias", {units}, 0)));
+    x = weights->Linear(name, x, {size, units}, /*bias=*/true,
+                        [&](Output entry, Output kernel) -> Output {
+                          return tf_ops::MatMul(scope, entry, kernel);
+                        });
+    if (!scope.ok()) return {};
+    x = tf_ops::Relu(scope, x);
     x = weights->BatchNorm(absl::StrCat("bn", layer++), x, units, Activation::kIdentity);
-    network.kept += 3.0 * units;
+    x = Dropout(scope, x, options.dropout, weights);
+    network.kept += (options.dropout > 0 ? 5.0 : 3.0) * units;
     size = units;
   }
-  network.features = x;
-  network.kernel = weights->HeadWeight("head/kernel", {size, options.classes}, size);
-  network.bias = weights->HeadWeight("head/bias", {options.classes}, 0);
+  const LastLayer last = weights->Head("head", x, size, options.classes);
+  network.features = last.features;
+  network.kernel = last.kernel;
+  network.bias = last.bias;
   return network;
 }
 

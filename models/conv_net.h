@@ -1,6 +1,7 @@
 // LeNet-5 with ReLU and batch normalisation, the paper's small ConvNet: two 5×5 convolutions
 // without padding (6 and 16 maps), layers of 120 and 84 units and the last one. Each hidden layer
-// is followed by ReLU, then BatchNorm; the convolutions by 2×2 max-pooling after that.
+// is followed by ReLU, then BatchNorm; the convolutions by 2×2 max-pooling after that,
+// the layers of units by dropout, if any.
 #ifndef LATE_PHASE_MODELS_CONV_NET_H_
 #define LATE_PHASE_MODELS_CONV_NET_H_
 
@@ -8,7 +9,7 @@
 
 namespace late_phase {
 
-// `options`: classes, side.
+// `options`: dropout, classes, side.
 ImageNetwork BuildConvNet(const tensorflow::Scope& scope, const ImageNetworkOptions& options,
                           tensorflow::Output images, NetworkWeights* weights);
 

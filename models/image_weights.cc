@@ -1,6 +1,7 @@
 #include "models/image_weights.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/normals.h"
@@ -8,6 +9,7 @@
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
+#include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
 #include "tensorflow/cc/ops/state_ops.h"
 
@@ -37,34 +39,78 @@ void FillNormal(int64_t seed, int64_t stream, double deviation, Tensor* tensor) 
   }
 }
 
+// Minibatch t's random numbers.
+Output TrainingNoise(LatePhase* late_phase, int64_t seed) {
+  const tensorflow::Scope host = late_phase->scope().WithDevice("/device:CPU:0");
+  return tf_ops::Stack(host, {Output(tf_ops::Const(host, seed)), late_phase->step()});
+}
+
 }  // namespace
 
-Tensor DeclaredWeights::Initial(const TensorShape& shape, int64_t fan_in) {
-  Tensor tensor = Zeros(dtype_, shape);
+DeclaredWeights::DeclaredWeights(LatePhase* late_phase, const ImageNetworkOptions& network,
+                                 const LatePhaseParts& parts, tensorflow::DataType dtype,
+                                 int64_t seed)
+    : LayerWeights(late_phase->scope(), network, dtype, TrainingNoise(late_phase, seed)),
+      late_phase_(late_phase),
+      parts_(parts),
+      dtype_(dtype),
+      seed_(seed) {}
+
+Tensor DeclaredWeights::Start(const TensorShape& shape, const Initial& initial) {
   const int64_t stream = count_++;
-  if (fan_in == 0) return tensor;
-  const double deviation = std::sqrt(2.0 / fan_in);
+  if (initial.kind == Initial::Kind::kConstant) return Filled(dtype_, shape, initial.value);
+  const double deviation = initial.kind == Initial::Kind::kNormal ? initial.value : 1;
+  Tensor tensor(dtype_, shape);
   dtype_ == tensorflow::DT_DOUBLE ? FillNormal<double>(seed_, stream, deviation, &tensor)
                                   : FillNormal<float>(seed_, stream, deviation, &tensor);
+  if (initial.kind == Initial::Kind::kSigns) {
+    for (int64_t i = 0; i < tensor.NumElements(); ++i) {
+      SetElement(&tensor, i, ElementOf(tensor, i) < 0 ? -1 : 1);
+    }
+  }
+  if (initial.kind == Initial::Kind::kOrthogonal) Orthogonalize(initial, &tensor);
   return tensor;
 }
 
-Output DeclaredWeights::Weight(const std::string& name, const TensorShape& shape, int64_t fan_in) {
-  return late_phase_->AddBase(name, Initial(shape, fan_in));
+// Gram and Schmidt's procedure on columns [E, count] of normal numbers.
+void DeclaredWeights::Orthogonalize(const Initial& initial, Tensor* columns) {
+  const int64_t E = columns->dim_size(0), count = columns->dim_size(1);
+  std::vector<std::vector<double>>& others = columns_[initial.group];
+  for (int64_t c = 0; c < count; ++c) {
+    std::vector<double> column(E);
+    for (int64_t e = 0; e < E; ++e) column[e] = ElementOf(*columns, e * count + c);
+    auto product = [&](const std::vector<double>& other) {
+      return std::inner_product(column.begin(), column.end(), other.begin(), 0.0);
+    };
+    for (size_t i = others.size() / E * E; i < others.size(); ++i) {
+      const double along = product(others[i]);
+      for (int64_t e = 0; e < E; ++e) column[e] -= along * others[i][e];
+    }
+    const double length = std::sqrt(product(column));
+    for (int64_t e = 0; e < E; ++e) {
+      column[e] /= length;
+      SetElement(columns, e * count + c, initial.value * column[e]);
+    }
+    others.push_back(column);
+  }
 }
 
-Output DeclaredWeights::HeadWeight(const std::string& name, const TensorShape& shape,
-                                   int64_t fan_in) {
-  const Tensor initial = Initial(shape, fan_in);
-  return parts_.head ? late_phase_->AddMembers(name, initial, MemberRead::kRow)
-                     : late_phase_->AddBase(name, initial);
+Output DeclaredWeights::Weight(Part part, const std::string& name, const TensorShape& shape,
+                               const Initial& initial) {
+  const bool members = parts_.all || part == Part::kFactor || part == Part::kEmbedding ||
+                       (part == Part::kHead && parts_.head);
+  const Tensor start = Start(shape, initial);
+  const Output weight = members ? late_phase_->AddMembers(name, start, MemberRead::kRow)
+                                : late_phase_->AddBase(name, start);
+  if (part == Part::kEmbedding || part == Part::kRows) late_phase_->ExemptFromDecay(name);
+  return weight;
 }
 
 Output DeclaredWeights::BatchNorm(const std::string& name, Output x, int64_t channels,
                                   Activation activation) {
   const tensorflow::Scope& scope = late_phase_->scope();
   if (!scope.ok()) return Output();
-  const bool members = parts_.batch_norm;
+  const bool members = parts_.batch_norm || parts_.all;
   const TensorShape row({channels}), stack({1, channels});
   auto weight = [&](const char* what, double initial) -> Output {
     const std::string path = absl::StrCat(name, "/", what);
@@ -97,18 +143,25 @@ std::string StoredStatistic(const std::string& batch_norm, const char* statistic
   return absl::StrCat(batch_norm, "/", statistic, "/", WeightSetName(set));
 }
 
-Output EvaluatedWeights::Weight(const std::string& name, const TensorShape&, int64_t) {
+Output EvaluatedWeights::Weight(Part, const std::string& name, const TensorShape&, const Initial&) {
   return late_phase_->Read(name, set_, member_);
 }
 
-Output EvaluatedWeights::HeadWeight(const std::string& name, const TensorShape&, int64_t) {
-  return late_phase_->Read(name, set_, member_);
+// Statistics are estimated as in training: from images that are divided among the members.
+Output EvaluatedWeights::MembersOf(Output x) {
+  if (statistics_ == Statistics::kMinibatch) return DividedAmongMembers(x);
+  const tensorflow::Scope& scope = late_phase_->scope();
+  const auto one =
+      tf_ops::OneHot(scope, member_, static_cast<int32_t>(ensemble()),
+                     tf_ops::Cast(scope, 1.0, dtype_), tf_ops::Cast(scope, 0.0, dtype_));
+  return tf_ops::ExpandDims(scope, one, 0);
 }
 
 // [1, channels]: the op takes stacks, a set has one row.
 Output EvaluatedWeights::Row(const std::string& name) {
   const Output value = late_phase_->Read(name, set_, member_);
-  return parts_.batch_norm ? Output(tf_ops::ExpandDims(late_phase_->scope(), value, 0)) : value;
+  const bool members = parts_.batch_norm || parts_.all;
+  return members ? Output(tf_ops::ExpandDims(late_phase_->scope(), value, 0)) : value;
 }
 
 Output EvaluatedWeights::BatchNorm(const std::string& name, Output x, int64_t channels,

@@ -3,10 +3,11 @@
 #define LATE_PHASE_MODELS_IMAGE_WEIGHTS_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "models/image_network.h"
+#include "models/layer_weights.h"
 #include "optimizers/late_phase.h"
 
 namespace late_phase {
@@ -14,20 +15,16 @@ namespace late_phase {
 // Which parts of the network have members.
 struct LatePhaseParts {
   bool batch_norm = true, head = true;
+  bool all = false;  // every weight: the members are whole networks
 };
 
 // Declares every weight it is asked for. Initial values are functions of the seed and of how many
-// were asked for before.
-class DeclaredWeights : public NetworkWeights {
+// were asked for before; random layers' numbers are functions of the seed and t.
+class DeclaredWeights : public LayerWeights {
  public:
-  DeclaredWeights(LatePhase* late_phase, const LatePhaseParts& parts, tensorflow::DataType dtype,
-                  int64_t seed)
-      : late_phase_(late_phase), parts_(parts), dtype_(dtype), seed_(seed) {}
+  DeclaredWeights(LatePhase* late_phase, const ImageNetworkOptions& network,
+                  const LatePhaseParts& parts, tensorflow::DataType dtype, int64_t seed);
 
-  tensorflow::Output Weight(const std::string& name, const tensorflow::TensorShape& shape,
-                            int64_t fan_in) override;
-  tensorflow::Output HeadWeight(const std::string& name, const tensorflow::TensorShape& shape,
-                                int64_t fan_in) override;
   // Running statistics are the states NAME/mean and NAME/variance, a row per member.
   tensorflow::Output BatchNorm(const std::string& name, tensorflow::Output x, int64_t channels,
                                Activation activation) override;
@@ -41,14 +38,21 @@ class DeclaredWeights : public NetworkWeights {
   };
   const std::vector<Norm>& norms() const { return norms_; }
 
+ protected:
+  tensorflow::Output Weight(Part part, const std::string& name,
+                            const tensorflow::TensorShape& shape, const Initial& initial) override;
+  tensorflow::Output MembersOf(tensorflow::Output x) override { return DividedAmongMembers(x); }
+
  private:
-  tensorflow::Tensor Initial(const tensorflow::TensorShape& shape, int64_t fan_in);
+  tensorflow::Tensor Start(const tensorflow::TensorShape& shape, const Initial& initial);
+  void Orthogonalize(const Initial& initial, tensorflow::Tensor* columns);
 
   LatePhase* late_phase_;
   LatePhaseParts parts_;
   tensorflow::DataType dtype_;
   int64_t seed_;
   int64_t count_ = 0;
+  std::map<std::string, std::vector<std::vector<double>>> columns_;  // of each group, of length 1
   std::vector<tensorflow::Operation> updates_;
   std::vector<Norm> norms_;
 };
@@ -63,22 +67,23 @@ enum class Statistics {
 // The name of a state of Statistics::kStored, [1, channels].
 std::string StoredStatistic(const std::string& batch_norm, const char* statistic, WeightSet set);
 
-// Reads the weights of a set; `member` is used by kCurrent.
-class EvaluatedWeights : public NetworkWeights {
+// Reads the weights of a set; `member` is used by kCurrent, and by a BatchEnsemble, whose images
+// all belong to it. If there is `noise`, int64 [2], random layers draw with it; else they are what
+// they are on average.
+class EvaluatedWeights : public LayerWeights {
  public:
-  EvaluatedWeights(LatePhase* late_phase, const LatePhaseParts& parts, tensorflow::DataType dtype,
-                   WeightSet set, tensorflow::Output member, Statistics statistics)
-      : late_phase_(late_phase),
+  EvaluatedWeights(LatePhase* late_phase, const ImageNetworkOptions& network,
+                   const LatePhaseParts& parts, tensorflow::DataType dtype, WeightSet set,
+                   tensorflow::Output member, Statistics statistics,
+                   tensorflow::Output noise = tensorflow::Output())
+      : LayerWeights(late_phase->scope(), network, dtype, noise),
+        late_phase_(late_phase),
         parts_(parts),
         dtype_(dtype),
         set_(set),
         member_(member),
         statistics_(statistics) {}
 
-  tensorflow::Output Weight(const std::string& name, const tensorflow::TensorShape& shape,
-                            int64_t fan_in) override;
-  tensorflow::Output HeadWeight(const std::string& name, const tensorflow::TensorShape& shape,
-                                int64_t fan_in) override;
   tensorflow::Output BatchNorm(const std::string& name, tensorflow::Output x, int64_t channels,
                                Activation activation) override;
 
@@ -88,6 +93,11 @@ class EvaluatedWeights : public NetworkWeights {
     tensorflow::Output mean, variance;
   };
   const std::vector<Estimate>& estimates() const { return estimates_; }
+
+ protected:
+  tensorflow::Output Weight(Part part, const std::string& name,
+                            const tensorflow::TensorShape& shape, const Initial& initial) override;
+  tensorflow::Output MembersOf(tensorflow::Output x) override;
 
  private:
   tensorflow::Output Row(const std::string& name);

@@ -55,6 +55,10 @@ EpochMean::EpochMean(LatePhase* late_phase, Output loss, int64_t steps_per_epoch
                      tf_ops::Cast(scope, count, tensorflow::DT_DOUBLE));
 }
 
+int64_t Task::MembersAt(int64_t step) const {
+  return HasMembers(plan().late_phase, step) ? members() : 1;
+}
+
 bool HasAverage(const LatePhaseOptions& options, int64_t step) {
   return options.swa_start >= 0 && step >= options.swa_start;
 }

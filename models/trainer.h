@@ -32,6 +32,9 @@ class Task {
   int64_t steps_per_epoch() const { return plan().steps_per_epoch; }
   int64_t members() const { return plan().late_phase.members; }  // K, 1 without late-phase weights
 
+  // The members whose networks can be evaluated at this step; 1: there are none.
+  virtual int64_t MembersAt(int64_t step) const;
+
   virtual int64_t parameters() const = 0;     // weights of one member's network
   virtual double items_per_step() const = 0;  // characters, images; the epoch's mean
   virtual std::vector<Split> splits() const = 0;

@@ -32,6 +32,8 @@ RUNS = {
     "wrn": "--network wrn --depth 16 --width 2 --model late-phase --dtype float64 --late-batch-norm true --late-head true --t0 0.25 "
            "--swa-start -1 --steps 4",
     "wrn-base": "--network wrn --depth 10 --width 1 --model base --dtype float64 --steps 4",
+    "convnet-rank1": "--network convnet --model late-phase --dtype float64 --late-rank1 true --late-head true --dropout 0.3",
+    "wrn-rank1": "--network wrn --depth 10 --width 1 --model late-phase --dtype float64 --late-rank1 true --t0 0.25 --swa-start -1 --steps 6",
     "before-t0": f"--network convnet --model late-phase --dtype float64 --late-batch-norm true --late-head true --steps {START}",
 }  # fmt: skip
 
@@ -384,7 +386,11 @@ def test_what_is_missing_or_damaged_is_named(run, damage, error, message):
         ("late_head = true", "late_head = false", r"config.toml. Received: head/bias of shape \(3, 10\) instead of \(10,\)"),
         ('program = "cifar"', 'program = "enwik8"', "vocabulary missing"),
         ('program = "cifar"', 'program = "nqp"', "must be of `tools/latephase train .*program='nqp'"),
-        ('network = "convnet"', 'network = "resnet"', "`network` must be wrn or convnet. Received: network='resnet'"),
+        ('network = "convnet"', 'network = "pyramidnet"', "`network` must be convnet or wrn to be built in Keras. Received: network='pyramidnet'"),
+        ('model = "late-phase"', 'model = "batch-ensemble"', "`model` must be base or late-phase to be built in Keras. Received: model='batch-"),
+        ("hypernetwork = false", "hypernetwork = true", "`hypernetwork` must be false in a run that is built in Keras"),
+        ("late_all = false", "late_all = true", "`late_all` must be false in a run that is built in Keras"),
+        ("late_rank1 = false", "late_rank1 = true", "config.toml. Received: .*conv0/u missing"),
     ],
 )
 def test_a_config_of_another_network_is_refused(run, was, now, message):

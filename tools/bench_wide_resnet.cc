@@ -35,7 +35,7 @@ constexpr double kTolerance = 1e-3;  // of the loss, after kChecked − 1 update
 class StockWeights : public DeclaredWeights {
  public:
   explicit StockWeights(LatePhase* late_phase)
-      : DeclaredWeights(late_phase, {}, tf::DT_FLOAT, 0), late_phase_(late_phase) {}
+      : DeclaredWeights(late_phase, {}, {}, tf::DT_FLOAT, 0), late_phase_(late_phase) {}
 
   Output BatchNorm(const std::string& name, Output x, int64_t channels,
                    Activation activation) override {
@@ -77,7 +77,7 @@ class Model {
     ImageNetworkOptions network;
     network.depth = 16;
     network.width = 2;
-    DeclaredWeights ours(&late_phase, {}, tf::DT_FLOAT, 0);
+    DeclaredWeights ours(&late_phase, {}, {}, tf::DT_FLOAT, 0);
     StockWeights theirs(&late_phase);
     const ImageNetwork built = BuildImageNetwork(
         scope, network, pixels, stock ? &theirs : static_cast<NetworkWeights*>(&ours));

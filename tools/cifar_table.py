@@ -8,10 +8,10 @@ from tools.run_table import main, number, runs_of
 PAPER = {
     ("convnet", "cifar10", 0, ""): {"base": "77.41 ±0.23", "late-phase": "77.94 ±0.37"},
     ("wrn-28-10", "cifar10", 0, ""): {
-        "base": "96.16 ±0.12", "late-phase": "96.46 ±0.15", "base, SWA": "96.48", "late-phase, SWA": "96.81"},
+        "base": "96.16 ±0.12", "late-phase": "96.46 ±0.15", "base, SWA": "96.48", "late-phase, SWA": "96.81", "batch-ensemble": "96.19"},
     ("wrn-28-10", "cifar100", 0, ""): {
         "base": "81.35 ±0.16", "late-phase": "82.87 ±0.22", "base, SWA": "82.46 ±0.09", "late-phase, SWA": "83.06 ±0.08",
-        "accumulation": "80.76 ±0.26"},
+        "accumulation": "80.76 ±0.26", "batch-ensemble": "81.25"},
     ("wrn-28-10", "cifar100", 0, "small γ"): {"accumulation": "80.34 ±0.28"},
     ("wrn-28-10", "cifar100", 0, "T0 0"): {"base": "81.35 ±0.16", "late-phase": "74.38 ±0.71 (its text: 80.26 ±0.42)"},
     ("wrn-28-10", "cifar10", 0, "T0 0"): {"base": "96.16 ±0.12", "late-phase": "95.68 ±0.23"},
@@ -20,6 +20,11 @@ PAPER = {
     ("wrn-28-14", "cifar10", 0, ""): {"base, SWA": "96.75", "late-phase, SWA": "97.45"},
     ("wrn-28-14", "cifar100", 0, ""): {"base, SWA": "84.01", "late-phase, SWA": "85.00"},
     ("wrn-28-10", "cifar10", 10000, ""): {"base": "88.98", "late-phase": "89.58"},
+    ("wrn-28-10, dropout 0.2", "cifar10", 0, ""): {"base": "96.02"},
+    ("wrn-28-10, hypernetwork", "cifar100", 0, ""): {"late-phase": "81.55", "late-phase, SWA": "82.01"},
+    ("wrn-28-10, all weights late-phase", "cifar10", 0, ""): {"late-phase": "96.32"},
+    ("wrn-28-10, all weights late-phase", "cifar100", 0, ""): {"late-phase": "82.17"},
+    ("pyramidnet-272-200", "cifar100", 0, ""): {"base": "84.04", "late-phase": "84.35"},
 }
 # Weight sets of a results.json and what they are called behind the model's name.
 SETS = {"current": ", one member", "collapsed": "", "swa": ", SWA", "ensemble": ", members' predictions averaged"}
@@ -28,8 +33,14 @@ COLUMNS = [Column("accuracy", "test accuracy %", 2, 100), Column("nll", "NLL"), 
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
+# Settings that make another network of it, and their names there.
+VARIANTS = {"dropout": "dropout {}", "hypernetwork": "hypernetwork", "late_rank1": "rank-1 kernels", "late_all": "all weights late-phase"}
+
+
 def network_of(config):
-    return config["network"] if config["network"] == "convnet" else f"wrn-{config['depth']}-{config['width']}"
+    network = {"wrn": "wrn-{depth}-{width}", "pyramidnet": "pyramidnet-{depth}-{alpha:g}"}.get(config["network"], config["network"])
+    variants = [text.format(config[name]) for name, text in VARIANTS.items() if config.get(name)]
+    return ", ".join([network.format(**config), *variants])
 
 
 def control_of(config):
@@ -54,9 +65,11 @@ def render(config, results):
     columns = [column for column in COLUMNS if any(column.figure in run["test"]["collapsed"] for run in runs)]
     heads = [head, *(column.head for column in columns), "paper: accuracy %"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for model in ("base", "accumulation", "late-phase"):
+    for model in ("base", "accumulation", "late-phase", "batch-ensemble"):
         mine = [run for run in runs if run["model"] == model]
         for weights, suffix in SETS.items():
+            if (model, weights) == ("batch-ensemble", "ensemble"):
+                continue  # its only prediction
             figures = [run["test"][weights] for run in mine if weights in run["test"]]
             if not figures:
                 continue

@@ -17,6 +17,7 @@ const Program& Enwik8Experiment::program() const {
       /*preset=*/"quick",
       /*items=*/"characters",
       /*models=*/{"base", "rank1", "late-phase"},
+      /*other_models=*/{kAccumulation},
       /*progress=*/{"bpc", "BPC", 3, " bpc"},
       /*columns=*/{{"bpc", "BPC", 4, " bpc"}},
       /*network_settings=*/{"units", "embedding"}};

@@ -82,10 +82,12 @@ Command Parse(int argc, char** argv) {
   own.push_back(app.add_option("--flatness-images", images->flatness_images, "the first ones")
                     ->check(CLI::Range(1, 1000000))
                     ->capture_default_str());
-  own.push_back(app.add_option("--samples", images->samples, "draws of the noise")
+  own.push_back(app.add_option("--samples", images->samples,
+                               "draws of mc-dropout, of swag, and of the flatness's noise")
                     ->check(CLI::Range(1, 100000))
                     ->capture_default_str());
-  own.push_back(app.add_option("--seed", images->seed, "of the noise")->capture_default_str());
+  own.push_back(app.add_option("--seed", images->seed, "of what is drawn, but for mc-dropout")
+                    ->capture_default_str());
   ParseCommandLine(argc, argv, &app);
   for (const CLI::Option* option : own) {
     if (option->count() > 0) command.for_images.push_back(option->get_name());
@@ -176,7 +178,14 @@ std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
                                          const ImageEvaluationOptions& asked) {
   const Split split = asked.split == "test" ? Split::kTest : Split::kValidation;
   std::vector<std::vector<std::string>> names;
-  for (const EvaluatedRun& one : runs) names.push_back(WeightNames(asked.weights, *one.run));
+  for (const std::string& name : asked.weights) {
+    if (name != "mc-dropout" && name != "swag") continue;
+    throw UsageError(absl::StrCat("`weights` must be of another kind: ", name,
+                                  " is for runs of cifar. Received: weights=", name, " for ",
+                                  runs[0].folder));
+  }
+  for (const EvaluatedRun& one : runs)
+    names.push_back(WeightNames(asked.weights, *one.task, *one.run));
   std::vector<EvaluationRow> rows;
   for (size_t r = 0; r < runs.size(); ++r) {
     Task* task = runs[r].task.get();
@@ -193,9 +202,10 @@ std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
       } else if (name == "collapsed" || name == "swa") {
         Require(task->Evaluate(run, split, WeightSetOf(name, *run), 0, &figures));
       } else if (!members.empty()) {
-        figures = members[MemberOf(name, *run)];
+        figures = members[MemberOf(name, *task, *run)];
       } else {
-        Require(task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(name, *run), &figures));
+        Require(
+            task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(name, *task, *run), &figures));
       }
       rows.push_back({runs[r].folder, name, figures, Json(figures)});
     }
@@ -259,7 +269,7 @@ int Main(int argc, char** argv) {
     evaluation.rows = EvaluateTasks(runs, command.images);
   }
   std::fputs(TableText(runs, split, evaluation.columns, evaluation.rows).c_str(), stdout);
-  if (!evaluation.flatness.empty()) std::printf("\n%s", evaluation.flatness.c_str());
+  std::fputs(evaluation.below.c_str(), stdout);
   std::fflush(stdout);
   MakeOutFolder(command.out);
   WriteFile(command.out + "/evaluation.json",

@@ -16,11 +16,11 @@ SettingList Experiment::Settings() {
   Recipe* r = &recipe();
   program_name_ = program().name;
   std::vector<std::string> models = program().models;
-  models.insert(models.end(), {kAccumulation, "all"});
+  models.push_back("all");
+  models.insert(models.end(), program().other_models.begin(), program().other_models.end());
   SettingList settings = {
       Choice("program", "what this is a run of", {program_name_}, &program_name_),
-      Choice("model", "the network to train, or all of them but accumulation, a control", models,
-             &r->model),
+      Choice("model", "the network to train, or all of the compared ones", models, &r->model),
       Text("pretrained", "folder of a run whose weights this one starts from; empty: fresh ones",
            &r->pretrained),
       Integer("seed", "of the weights and the members' noise", 0, kMany, &r->seed),

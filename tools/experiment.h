@@ -32,11 +32,11 @@ struct Program {
   std::string data_help;    // of --data
   std::string preset;       // taken if none is given
   std::string items;        // what minibatches consist of: "characters"
-  // Those of "all". The last one is forked from the one before it at T0. Each can be trained alone,
-  // and so can the control "accumulation".
+  // Those of "all". The last one is forked from the one before it at T0.
   std::vector<std::string> models;
-  Column progress;              // of the training loss (Task::OfLoss)
-  std::vector<Column> columns;  // of a trained model (Task::Evaluate)
+  std::vector<std::string> other_models;  // trained only when asked for by name
+  Column progress;                        // of the training loss (Task::OfLoss)
+  std::vector<Column> columns;            // of a trained model (Task::Evaluate)
   // Settings that must be the same in a run whose weights another one starts from.
   std::vector<std::string> network_settings;
 };

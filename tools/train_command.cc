@@ -118,10 +118,12 @@ Json Evaluate(Task* task, Run* run, Split split) {
     Require(task->Evaluate(run, split, WeightSet::kSwa, 0, &figures));
     results["swa"] = ToJson(figures);
   }
-  if (split == Split::kTest && HasMembers(run->options(), run->step())) {
+  if (split == Split::kTest && task->MembersAt(run->step()) > 1) {
     std::vector<Figures> members;
     Require(task->EvaluateMembers(run, split, &members, &figures));
-    results["current"] = ToJson(members[LastMember(run->options(), run->step())]);
+    if (HasMembers(run->options(), run->step())) {
+      results["current"] = ToJson(members[LastMember(run->options(), run->step())]);
+    }
     for (const Figures& member : members) results["members"].push_back(ToJson(member));
     results["ensemble"] = ToJson(figures);
   }

@@ -2,7 +2,7 @@
 
 import keras
 
-from late_phase.keras import BatchNormalization, Dense
+from late_phase.keras import BatchNormalization, Dense, Rank1Conv2D, Rank1Dense
 
 # As LatePhase>BatchNorm's defaults are; what is 0.1 there, the share of what is new, is 0.9 in Keras, of what is old.
 _EPSILON, _MOMENTUM = 1e-5, 0.9
@@ -38,8 +38,7 @@ class _Layers:
         images = keras.Input(_IMAGE, dtype=self._config["dtype"], name="images")
         network = self._config["network"]
         bodies = {"convnet": self._conv_net, "wrn": self._wide_resnet}
-        if network not in bodies:
-            raise ValueError(f"`network` must be wrn or convnet. Received: network={network!r}")
+        _require_layers_of_keras(self._config, list(bodies))
         return keras.Model(images, self._head(bodies[network](images)), name=network)
 
     def _conv_net(self, x):
@@ -49,8 +48,9 @@ class _Layers:
             x = keras.layers.MaxPooling2D(2, **self._named(f"pool{layer}"))(x)
         x = keras.layers.Flatten(**self._named("flatten"))(x)
         for layer, units in ((2, 120), (3, 84)):
-            x = keras.layers.Dense(units, activation="relu", kernel_initializer=_initializer(), **self._named(f"dense{layer}"))(x)
-            x = self._batch_norm(f"bn{layer}")(x)
+            options = {"activation": "relu", "kernel_initializer": _initializer(), **self._named(f"dense{layer}")}
+            x = (Rank1Dense(units, self._members, **options) if self._rank1() else keras.layers.Dense(units, **options))(x)
+            x = self._dropout(f"dropout{layer}", self._batch_norm(f"bn{layer}")(x))
         return x
 
     def _wide_resnet(self, x):
@@ -74,6 +74,7 @@ class _Layers:
             y = keras.layers.ZeroPadding2D(1, **self._named(f"{name}_pad"))(y)
             y = self._convolution(f"{name}_conv0", width, 3, strides=stride)(y)
         y = self._batch_norm_relu(f"{name}_bn1", f"{name}_relu1", y)
+        y = self._dropout(f"{name}_dropout", y)
         y = self._convolution(f"{name}_conv1", width, 3, padding="same")(y)
         shortcut = self._convolution(f"{name}_shortcut", width, 1, strides=stride)(activated) if project else x
         return keras.layers.Add(**self._named(f"{name}_add"))([y, shortcut])
@@ -85,7 +86,15 @@ class _Layers:
         return keras.layers.Dense(**options)(features)
 
     def _convolution(self, name, maps, size, use_bias=False, **options):
-        return keras.layers.Conv2D(maps, size, use_bias=use_bias, kernel_initializer=_initializer(), **options, **self._named(name))
+        options = {"use_bias": use_bias, "kernel_initializer": _initializer(), **options, **self._named(name)}
+        return Rank1Conv2D(maps, size, self._members, **options) if self._rank1() else keras.layers.Conv2D(maps, size, **options)
+
+    def _rank1(self):
+        return self._config.get("late_rank1", False)
+
+    def _dropout(self, name, x):
+        rate = self._config.get("dropout", 0)
+        return keras.layers.Dropout(rate, **self._named(name))(x) if rate else x
 
     def _batch_norm_relu(self, name, relu, x):
         return keras.layers.ReLU(**self._named(relu))(self._batch_norm(name)(x))
@@ -101,6 +110,17 @@ class _Layers:
 
     def _named(self, name):
         return {"name": name, "dtype": self._config["dtype"]}
+
+
+def _require_layers_of_keras(config, networks):
+    """Refuses networks for which there are no layers."""
+    if config["network"] not in networks:
+        raise ValueError(f"`network` must be {' or '.join(networks)} to be built in Keras. Received: network={config['network']!r}")
+    if config["model"] == "batch-ensemble":
+        raise ValueError("`model` must be base or late-phase to be built in Keras. Received: model='batch-ensemble'")
+    for setting in ("hypernetwork", "late_all"):
+        if config.get(setting, False):
+            raise ValueError(f"`{setting}` must be false in a run that is built in Keras. Received: {setting}=True")
 
 
 def _initializer():

@@ -14,7 +14,7 @@ double Entropy(const double* probabilities, int64_t classes);
 
 // The area under the ROC curve: the share of pairs (one of `negatives`, one of `positives`) in
 // which the positive one has the larger score, a pair of equals counting half. 0.5 is chance. By
-// ranks, in O(n log n); NaN if a score is. REQUIRES: neither is empty.
+// ranks, in O(n log n). NaN if a score is, or one of the two has none: readers refuse empty sets.
 double Auroc(const std::vector<double>& negatives, const std::vector<double>& positives);
 
 // How many values are in each of `bins` equal parts of [0, limit]; what is outside, which rounding

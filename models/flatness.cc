@@ -35,7 +35,7 @@ absl::Status LossOf(Cifar* task, Run* run, const LabelledImages& images,
     return status;
   }
   std::vector<double> probabilities;
-  absl::Status status = task->Predict(run, images, {WeightSet::kCurrent, 0}, &probabilities);
+  absl::Status status = task->PredictTrial(run, images, &probabilities);
   if (!status.ok()) return status;
   const int64_t classes = static_cast<int64_t>(probabilities.size()) / images.count;
   ClassificationFigures figures(classes);
@@ -61,9 +61,9 @@ void Summarise(Flatness::Point* point) {
 absl::Status Measure(Cifar* task, Run* run, const LabelledImages& images,
                      const FlatnessOptions& options, Flatness* flatness) {
   TrialWeights* trial = task->trial_weights();
-  TrialWeights::Plain collapsed;
-  absl::Status status = trial->ReadCollapsed(run, &collapsed);
-  if (status.ok()) status = LossOf(task, run, images, collapsed, &flatness->loss);
+  TrialWeights::Plain plain;
+  absl::Status status = trial->Read(run, options.set, &plain);
+  if (status.ok()) status = LossOf(task, run, images, plain, &flatness->loss);
   if (!status.ok()) return status;
   if (options.progress) options.progress();
   flatness->points.clear();
@@ -71,7 +71,7 @@ absl::Status Measure(Cifar* task, Run* run, const LabelledImages& images,
     Flatness::Point point{sigma, {}, 0, 0};
     for (int64_t draw = 0; draw < options.samples; ++draw) {
       const NormalStream stream = MakeNormalStream(options.seed, kFirstStream + draw);
-      TrialWeights::Plain weights = collapsed;
+      TrialWeights::Plain weights = plain;
       for (size_t w = 0; w < trial->trained().size(); ++w) {
         Tensor& weight = weights.at(trial->trained()[w]);
         weight = Perturbed(weight, stream, static_cast<uint32_t>(w), sigma);

@@ -19,7 +19,8 @@ struct FlatnessOptions {
   std::vector<double> sigmas;  // each >= 0
   int64_t samples = 10;        // draws of z, at least 1; the same for every σ, scaled by it
   int64_t seed = 0;
-  std::function<void()> progress;  // called after each loss; may be empty
+  WeightSet set = WeightSet::kCollapsed;  // or kSwa
+  std::function<void()> progress;         // called after each loss; may be empty
 };
 
 struct Flatness {

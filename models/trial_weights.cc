@@ -7,30 +7,36 @@ namespace late_phase {
 
 using tensorflow::Tensor;
 
-TrialWeights::TrialWeights(LatePhase* late_phase,
-                           const std::map<std::string, tensorflow::Output>& statistics)
+TrialWeights::TrialWeights(LatePhase* late_phase, const Statistics& statistics)
     : trained_(late_phase->weight_names()) {
-  std::map<std::string, tensorflow::Output> outputs = statistics;
-  for (const std::string& name : trained_) {
-    outputs[name] = late_phase->Read(name, WeightSet::kCollapsed);
-  }
-  if (!late_phase->scope().ok()) return;
-  for (const LatePhase::Saved& saved : late_phase->saved()) {
-    const auto found = outputs.find(saved.name);
-    if (found == outputs.end()) continue;
-    variables_[saved.name] = {found->second.name(), saved.read, saved.shape};
+  for (const auto& [set, of_set] : statistics) {
+    std::map<std::string, tensorflow::Output> outputs = of_set;
+    for (const std::string& name : trained_) outputs[name] = late_phase->Read(name, set);
+    if (!late_phase->scope().ok()) return;
+    for (const LatePhase::Saved& saved : late_phase->saved()) {
+      const auto found = outputs.find(saved.name);
+      if (found == outputs.end()) continue;
+      Variable& variable = variables_[saved.name];
+      variable.plain[set] = found->second.name();
+      variable.read = saved.read;
+      variable.shape = saved.shape;
+    }
   }
 }
 
-absl::Status TrialWeights::ReadCollapsed(Run* run, Plain* plain) const {
+absl::Status TrialWeights::Read(Run* run, WeightSet set, Plain* plain) const {
   std::vector<std::string> reads;
-  for (const auto& [name, variable] : variables_) reads.push_back(variable.collapsed);
+  for (const auto& [name, variable] : variables_) {
+    const auto found = variable.plain.find(set);
+    if (found == variable.plain.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this run has no ", WeightSetName(set), " weights"));
+    }
+    reads.push_back(found->second);
+  }
   std::vector<Tensor> values;
   // By Evaluate, which estimates the statistics first if the run does so.
-  if (absl::Status status = run->Evaluate(WeightSet::kCollapsed, {}, reads, &values);
-      !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = run->Evaluate(set, {}, reads, &values); !status.ok()) return status;
   plain->clear();
   size_t i = 0;
   for (const auto& [name, variable] : variables_) (*plain)[name] = values[i++];

@@ -2,7 +2,7 @@
 // or samples of a distribution over weights. Nothing is ever saved.
 //
 //   TrialWeights::Plain weights;
-//   trial->ReadCollapsed(run, &weights);
+//   trial->Read(run, WeightSet::kCollapsed, &weights);
 //   … change weights …
 //   trial->Assign(run, weights);   // WeightSet::kCurrent, member 0 is now that network
 //   … evaluate …
@@ -26,15 +26,16 @@ class TrialWeights {
   // weight or of a row.
   using Plain = std::map<std::string, tensorflow::Tensor>;
 
-  // Adds to the graph what reads the collapsed network: after Minimize, before the run is made.
-  // statistics: the states that belong to the network, each with what reads it collapsed.
-  TrialWeights(LatePhase* late_phase, const std::map<std::string, tensorflow::Output>& statistics);
+  // Adds to the graph what reads the plain networks: after Minimize, before the run is made.
+  // statistics: by set, the states that belong to the network, each with what reads it.
+  using Statistics = std::map<WeightSet, std::map<std::string, tensorflow::Output>>;
+  TrialWeights(LatePhase* late_phase, const Statistics& statistics);
 
   // Those that are trained, in the order of their declaration.
   const std::vector<std::string>& trained() const { return trained_; }
 
-  // The collapsed network: what is trained, and its statistics.
-  absl::Status ReadCollapsed(Run* run, Plain* plain) const;
+  // The network of a set that there are statistics of: what is trained, and its statistics.
+  absl::Status Read(Run* run, WeightSet set, Plain* plain) const;
 
   // Writes the values into every row of their variables; other variables keep what they have. What
   // was there before the first call is kept for Restore.
@@ -45,7 +46,8 @@ class TrialWeights {
 
  private:
   struct Variable {
-    std::string collapsed, read;  // nodes: the collapsed network's value, the variable
+    std::map<WeightSet, std::string> plain;  // nodes: the value in the network of a set
+    std::string read;                        // the variable
     tensorflow::TensorShape shape;
   };
 

@@ -36,6 +36,8 @@ TEST(AurocTest, EqualScoresAreChance) {
   EXPECT_EQ(Auroc({1, 1, 1}, {1, 1}), 0.5);
   EXPECT_EQ(Auroc({0}, {0}), 0.5);
   EXPECT_TRUE(std::isnan(Auroc({1, kNaN}, {2})));
+  EXPECT_TRUE(std::isnan(Auroc({}, {2})) && std::isnan(Auroc({1}, {})) &&
+              std::isnan(Auroc({}, {})));
 }
 
 TEST(AurocTest, IsTheShareOfPairs) {

@@ -1,5 +1,6 @@
 """The program behind tools/latephase train enwik8, eval and sample: its files, its messages, and that nothing is lost."""
 
+import json
 import math
 import os
 import signal
@@ -215,6 +216,25 @@ def test_eval_on_another_split(text, trained):
     assert f"| weights | validation BPC |\n|---|---|\n| swa | {validation['swa']['bpc']:.4f} |\n" in evaluate("validation").stdout
     refused = evaluate("train")
     assert refused.returncode == 2 and "`split` must be one of validation, test. Received: split=train" in refused.stderr
+
+
+def test_eval_of_several_runs_has_a_row_for_each(tmp_path, text, trained):
+    runs = [os.path.join(trained, model) for model in ("base", "rank1")]
+    result = program_runs.run("eval", *runs, "--data", text, "--weights", "collapsed", "--out", tmp_path / "out", "--threads", 2)
+    assert result.returncode == 0, result.stderr
+    figures = [program_runs.read_results(run)["test"]["collapsed"]["bpc"] for run in runs]
+    rows = [f"| {run} | collapsed | {bpc:.4f} |" for run, bpc in zip(runs, figures)]
+    assert result.stdout.splitlines()[3:] == ["| run | weights | test BPC |", "|---|---|---|", *rows]
+    evaluation = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert [(row["run"], row["weights"]) for row in evaluation["rows"]] == [(run, "collapsed") for run in runs]
+    assert [row["bpc"] for row in evaluation["rows"]] == pytest.approx(figures)
+
+
+def test_eval_refuses_what_is_for_images(tmp_path, text, trained):
+    for flags in (["--ood", text], ["--corrupt=generated"], ["--flatness", 0.1], ["--ensemble"]):
+        result = program_runs.run("eval", trained, "--data", text, "--out", tmp_path / "out", *flags)
+        message = f"{flags[0].split('=')[0]} is for runs of cifar, whose networks classify images. Received: a run of enwik8"
+        assert result.returncode == 2 and message in result.stderr and not (tmp_path / "out").exists(), result.stderr
 
 
 def test_eval_takes_the_first_of_several_seeds(tmp_path, text):

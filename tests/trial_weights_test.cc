@@ -69,7 +69,7 @@ TEST_F(TrialWeightsTest, CollapsedWeightsPredictAsTheCollapsedNetwork) {
     ASSERT_GT(Difference(collapsed, member), 1e-4);
     TrialWeights::Plain plain;
     TrialWeights* trial = task_->trial_weights();
-    ASSERT_EQ(trial->ReadCollapsed(run_.get(), &plain), absl::OkStatus());
+    ASSERT_EQ(trial->Read(run_.get(), WeightSet::kCollapsed, &plain), absl::OkStatus());
     EXPECT_EQ(trial->trained().size(), 18);  // 4 layers with kernel, bias, scale, offset; the head
     EXPECT_EQ(plain.size(), 18 + 8);
     ASSERT_EQ(trial->Assign(run_.get(), plain), absl::OkStatus());
@@ -88,11 +88,14 @@ TEST_F(TrialWeightsTest, StatisticsAreEstimatedForWhatIsAssigned) {
   const std::vector<double> collapsed = Predict(WeightSet::kCollapsed);
   TrialWeights* trial = task_->trial_weights();
   TrialWeights::Plain plain, weights;
-  ASSERT_EQ(trial->ReadCollapsed(run_.get(), &plain), absl::OkStatus());
+  ASSERT_EQ(trial->Read(run_.get(), WeightSet::kCollapsed, &plain), absl::OkStatus());
   for (const std::string& name : trial->trained()) weights[name] = plain.at(name);
   ASSERT_EQ(trial->Assign(run_.get(), weights), absl::OkStatus());
   EXPECT_GT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-4);  // a member's statistics
-  ASSERT_EQ(task_->EstimateTrialStatistics(run_.get()), absl::OkStatus());
+  TrialWeights::Plain statistics;
+  ASSERT_EQ(task_->EstimateTrialStatistics(run_.get(), &statistics), absl::OkStatus());
+  EXPECT_EQ(statistics.size(), 8);
+  ASSERT_EQ(trial->Assign(run_.get(), statistics), absl::OkStatus());
   EXPECT_LT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-10);
   ASSERT_EQ(trial->Restore(run_.get()), absl::OkStatus());
   EXPECT_EQ(Predict(WeightSet::kCollapsed), collapsed);

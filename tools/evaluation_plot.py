@@ -116,7 +116,7 @@ def draw_flatness(evaluation):
     for place, curve in enumerate(flatness["curves"]):
         points = sorted(curve["points"], key=lambda point: point["sigma"])
         axes.errorbar([one["sigma"] for one in points], [number(one["mean"]) for one in points], [number(one["standard_error"]) for one in points],
-                      color=COLOURS[place % len(COLOURS)], marker=".", linewidth=1.4, capsize=3, label=curve["run"])
+                      color=COLOURS[place % len(COLOURS)], marker=".", linewidth=1.4, capsize=3, label=f"{curve['run']} {curve['weights']}")
     finish(figure, axes, f"rise of the loss, {flatness['split']} images, {flatness['samples']} draws", "σ of the weights' relative noise", "δL")
     return figure
 

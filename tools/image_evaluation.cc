@@ -14,6 +14,7 @@
 #include "tools/cifar_experiment.h"
 #include "tools/predictors.h"
 #include "tools/progress_line.h"
+#include "tools/runs.h"
 #include "tools/session.h"
 
 namespace late_phase {
@@ -66,7 +67,7 @@ class Suite {
   Suite(const std::vector<EvaluatedRun>& runs, const ImageEvaluationOptions& options)
       : runs_(runs),
         options_(options),
-        predictors_(runs, options.weights, options.ensemble),
+        predictors_(runs, options.weights, options.ensemble, options.samples, options.seed),
         sets_(ReadSets(options.ood)) {
     for (const Predictors::Predictor& predictor : predictors_.all()) {
       result_.rows.push_back({predictor.run, predictor.weights, {}, Json::object()});
@@ -74,10 +75,10 @@ class Suite {
     }
     if (options.ensemble) RequireSameImages();
     if (!options.corrupt.empty()) OpenCorrupted();
+    if (!options.flatness.empty()) flat_ = FlatNetworks();
     steps_ = static_cast<double>(
         predictors_.networks() * (1 + sets_.size() + (options.corrupt.empty() ? 0 : kCorrupted)) +
-        (1 + options.flatness.size() * options.samples) *
-            (options.flatness.empty() ? 0 : runs.size()));
+        flat_.size() * (1 + options.flatness.size() * options.samples));
   }
 
   ImageEvaluation Result() {
@@ -219,9 +220,25 @@ class Suite {
       }
     }
     result_.columns.push_back({"mce", "mCE %", 2, "", 100});
+    absl::StrAppendFormat(
+        &result_.below, "\nmCE: the mean error over %d corruptions of %d severities. Images: %s\n",
+        kCorruptions.size(), kSeverities, corrupted_.source());
     result_.details["corruption"] = {{"source", corrupted_.source()},
                                      {"folder", options_.corrupt},
                                      {"images", corrupted_.count()}};
+  }
+
+  std::vector<std::pair<size_t, std::string>> FlatNetworks() const {
+    std::vector<std::pair<size_t, std::string>> networks;
+    for (size_t r = 0; r < runs_.size(); ++r) {
+      const size_t before = networks.size();
+      for (const Predictors::Predictor& one : predictors_.all()) {
+        const bool is_one = one.weights == "collapsed" || one.weights == "swa";
+        if (one.run == runs_[r].folder && is_one) networks.push_back({r, one.weights});
+      }
+      if (networks.size() == before) networks.push_back({r, "collapsed"});
+    }
+    return networks;
   }
 
   LabelledImages FlatnessImagesOf(size_t r) const {
@@ -232,19 +249,22 @@ class Suite {
     return first;
   }
 
-  // δL(σ) of each run's collapsed network.
+  // δL(σ) of the networks among the predictors that are one, collapsed ones and averages over time;
+  // of a run that has none there, of its collapsed one.
   void FlatnessOfRuns() {
     Json& details = result_.details["flatness"];
     details = {{"split", options_.flatness_split},
                {"samples", options_.samples},
                {"seed", options_.seed},
                {"curves", Json::array()}};
-    std::string& table = result_.flatness;
-    table = "| run | images | loss | σ | δL | standard error |\n|---|---|---|---|---|---|\n";
-    for (size_t r = 0; r < runs_.size(); ++r) {
+    std::string& table = result_.below;
+    absl::StrAppend(&table,
+                    "\n| run | weights | images | loss | σ | δL | standard error |\n"
+                    "|---|---|---|---|---|---|---|\n");
+    for (const auto& [r, weights] : flat_) {
       const LabelledImages images = FlatnessImagesOf(r);
       FlatnessOptions options{options_.flatness, options_.samples, options_.seed,
-                              [&] { Advance("flatness"); }};
+                              WeightSetOf(weights, *runs_[r].run), [&] { Advance("flatness"); }};
       Flatness flatness;
       Require(MeasureFlatness(static_cast<Cifar*>(runs_[r].task.get()), runs_[r].run.get(), images,
                               options, &flatness));
@@ -254,11 +274,12 @@ class Suite {
                           {"mean", point.mean},
                           {"standard_error", point.standard_error},
                           {"differences", point.differences}});
-        absl::StrAppendFormat(&table, "| %s | %d %s | %.4f | %g | %.4g | %.2g |\n", runs_[r].folder,
-                              images.count, options_.flatness_split, flatness.loss, point.sigma,
-                              point.mean, point.standard_error);
+        absl::StrAppendFormat(&table, "| %s | %s | %d %s | %.4f | %g | %.4g | %.2g |\n",
+                              runs_[r].folder, weights, images.count, options_.flatness_split,
+                              flatness.loss, point.sigma, point.mean, point.standard_error);
       }
       details["curves"].push_back({{"run", runs_[r].folder},
+                                   {"weights", weights},
                                    {"images", images.count},
                                    {"loss", flatness.loss},
                                    {"points", points}});
@@ -269,6 +290,7 @@ class Suite {
   const ImageEvaluationOptions& options_;
   const Predictors predictors_;
   const std::vector<NamedImages> sets_;
+  std::vector<std::pair<size_t, std::string>> flat_;  // (run, weights) whose flatness is measured
   CorruptedImages corrupted_;
   std::vector<std::vector<double>> own_entropies_;  // of each predictor
   ImageEvaluation result_;

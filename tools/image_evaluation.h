@@ -23,7 +23,7 @@ struct ImageEvaluationOptions {
   std::vector<double> flatness;      // σ; empty: not measured
   std::string flatness_split = "training";
   int64_t flatness_images = 10000;  // the first ones
-  int64_t samples = 10;             // draws of the flatness
+  int64_t samples = 10;             // draws of mc-dropout, of swag and of the flatness
   int64_t seed = 0;                 // of the draws
 };
 
@@ -31,7 +31,7 @@ struct ImageEvaluation {
   std::vector<Column> columns;  // of what goes beyond the program's own
   std::vector<EvaluationRow> rows;
   Json details = Json::object();  // of evaluation.json, beside the rows
-  std::string flatness;           // a table of its own; empty if it was not asked for
+  std::string below;              // text below the table: what it does not say, and further tables
 };
 
 // Throws UsageError for what the user can mend, before anything is computed.

@@ -1,6 +1,9 @@
 #include "tools/predictors.h"
 
+#include <memory>
+
 #include "absl/strings/str_cat.h"
+#include "models/swag_network.h"
 #include "tools/cifar_experiment.h"
 #include "tools/program.h"
 #include "tools/runs.h"
@@ -13,6 +16,8 @@ namespace {
 const CifarOptions& OptionsOf(const EvaluatedRun& run) {
   return static_cast<const CifarExperiment&>(*run.experiment).options();
 }
+
+Cifar* TaskOf(const EvaluatedRun& run) { return static_cast<Cifar*>(run.task.get()); }
 
 // Predictions of different networks could be averaged too, but that is no ensemble of runs: it is
 // as good as always a mistake in the list of folders.
@@ -42,38 +47,70 @@ void RequireSameNetwork(const std::vector<EvaluatedRun>& runs) {
 
 }  // namespace
 
-size_t Predictors::Add(size_t r, const std::string& name, const Prediction& how) {
+size_t Predictors::Add(size_t r, const std::string& name, PredictImages predict) {
   const auto [place, is_new] = places_.insert({{r, name}, networks_.size()});
-  if (is_new) {
-    Cifar* task = static_cast<Cifar*>(runs_[r].task.get());
-    Run* run = runs_[r].run.get();
-    networks_.push_back({r, [=](const LabelledImages& images, Probabilities* probabilities) {
-                           return task->Predict(run, images, how, probabilities);
-                         }});
-  }
+  if (is_new) networks_.push_back({r, std::move(predict)});
   return place->second;
+}
+
+size_t Predictors::Add(size_t r, const std::string& name, const Prediction& how) {
+  Cifar* task = TaskOf(runs_[r]);
+  Run* run = runs_[r].run.get();
+  return Add(r, name, [=](const LabelledImages& images, Probabilities* probabilities) {
+    return task->Predict(run, images, how, probabilities);
+  });
+}
+
+// Networks that are drawn.
+std::vector<size_t> Predictors::Sampled(size_t r, const std::string& weights) {
+  const bool dropout = weights == "mc-dropout";
+  const double has =
+      dropout ? OptionsOf(runs_[r]).dropout : static_cast<double>(OptionsOf(runs_[r]).swag_rank);
+  if (has == 0) {
+    throw UsageError(absl::StrCat("`weights` must be there: the run was trained with ",
+                                  dropout ? "dropout" : "swag_rank",
+                                  "=0. Received: weights=", weights, " for ", runs_[r].folder));
+  }
+  if (!dropout) WeightSetOf("swa", *runs_[r].run);  // refuses a run that has no sample yet
+  const auto swag = std::make_shared<SwagNetwork>(TaskOf(runs_[r]), runs_[r].run.get(), seed_);
+  std::vector<size_t> networks;
+  for (int64_t s = 0; s < samples_; ++s) {
+    const std::string name = absl::StrCat(weights, "-", s);
+    if (dropout) {
+      networks.push_back(Add(r, name, Prediction{WeightSet::kCollapsed, 0, s}));
+    } else {
+      networks.push_back(
+          Add(r, name, [=](const LabelledImages& images, Probabilities* probabilities) {
+            return swag->Predict(images, s, probabilities);
+          }));
+    }
+  }
+  return networks;
 }
 
 std::vector<size_t> Predictors::NetworksOf(size_t r, const std::string& weights) {
   const Run& run = *runs_[r].run;
+  const Task& task = *runs_[r].task;
+  if (weights == "mc-dropout" || weights == "swag") return Sampled(r, weights);
   if (weights == "collapsed" || weights == "swa") {
-    return {Add(r, weights, {WeightSetOf(weights, run), 0})};
+    return {Add(r, weights, Prediction{WeightSetOf(weights, run)})};
   }
   const auto member = [&](int32_t k) {
-    return Add(r, absl::StrCat("member-", k), {WeightSet::kCurrent, k});
+    return Add(r, absl::StrCat("member-", k), Prediction{WeightSet::kCurrent, k});
   };
-  if (weights != "ensemble") return {member(MemberOf(weights, run))};
+  if (weights != "ensemble") return {member(MemberOf(weights, task, run))};
   std::vector<size_t> members;
-  for (int32_t k = 0; k < run.options().members; ++k) members.push_back(member(k));
+  for (int32_t k = 0; k < task.MembersAt(run.step()); ++k) members.push_back(member(k));
   return members;
 }
 
 Predictors::Predictors(const std::vector<EvaluatedRun>& runs,
-                       const std::vector<std::string>& weights, bool ensemble)
-    : runs_(runs) {
+                       const std::vector<std::string>& weights, bool ensemble, int64_t samples,
+                       int64_t seed)
+    : runs_(runs), samples_(samples), seed_(seed) {
   if (ensemble) RequireSameNetwork(runs);
   for (size_t r = 0; r < runs.size(); ++r) {
-    for (const std::string& name : WeightNames(weights, *runs[r].run)) {
+    for (const std::string& name : WeightNames(weights, *runs[r].task, *runs[r].run)) {
       Predictor one{runs[r].folder, name, r, {}};
       const std::vector<size_t> its = NetworksOf(r, name);
       for (const size_t n : its) one.networks[n] = static_cast<double>(its.size());

@@ -5,6 +5,7 @@
 #ifndef LATE_PHASE_TOOLS_PREDICTORS_H_
 #define LATE_PHASE_TOOLS_PREDICTORS_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -32,8 +33,9 @@ class Predictors {
   // is asked for and each run; with `ensemble`, one more for each set, the mean over all runs, by
   // default of collapsed weights. Throws UsageError for what a run does not have, and for runs that
   // cannot be averaged.
+  // Of what is drawn, the masks of mc-dropout and the weights of swag, there are `samples`.
   Predictors(const std::vector<EvaluatedRun>& runs, const std::vector<std::string>& weights,
-             bool ensemble);
+             bool ensemble, int64_t samples, int64_t seed);
 
   const std::vector<Predictor>& all() const { return predictors_; }
   size_t networks() const { return networks_.size(); }
@@ -44,15 +46,19 @@ class Predictors {
                                      const std::function<void()>& progress) const;
 
  private:
+  using PredictImages = std::function<absl::Status(const LabelledImages&, Probabilities*)>;
   struct Network {
     size_t run;
-    std::function<absl::Status(const LabelledImages&, Probabilities*)> predict;
+    PredictImages predict;
   };
 
   std::vector<size_t> NetworksOf(size_t r, const std::string& weights);
+  std::vector<size_t> Sampled(size_t r, const std::string& weights);
   size_t Add(size_t r, const std::string& name, const Prediction& how);
+  size_t Add(size_t r, const std::string& name, PredictImages predict);
 
   const std::vector<EvaluatedRun>& runs_;
+  const int64_t samples_, seed_;
   std::vector<Network> networks_;
   std::map<std::pair<size_t, std::string>, size_t> places_;  // (run, name) -> in networks_
   std::vector<Predictor> predictors_;

@@ -2,7 +2,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "models/trainer.h"
 #include "tools/program.h"
 #include "tools/runs.h"
 
@@ -18,10 +17,9 @@ void RequireMembers(const std::string& name, const Run& run) {
 
 }  // namespace
 
-int32_t MemberOf(const std::string& name, const Run& run) {
-  const LatePhaseOptions& options = run.options();
-  const int64_t alive = HasMembers(options, run.step()) ? options.members : 1;
-  if (name == "current") return LastMember(options, run.step());
+int32_t MemberOf(const std::string& name, const Task& task, const Run& run) {
+  const int64_t alive = task.MembersAt(run.step());
+  if (name == "current") return LastMember(run.options(), run.step());
   int32_t k = -1;
   const bool is_number = name.rfind("member-", 0) == 0 && absl::SimpleAtoi(name.substr(7), &k);
   if (!is_number) {
@@ -35,17 +33,18 @@ int32_t MemberOf(const std::string& name, const Run& run) {
   return k;
 }
 
-std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Run& run) {
+std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Task& task,
+                                     const Run& run) {
   std::vector<std::string> all = asked, names;
   if (all.empty()) {
     all = {"collapsed"};
     if (HasAverage(run.options(), run.step())) all.push_back("swa");
-    if (HasMembers(run.options(), run.step())) all.insert(all.end(), {"members", "ensemble"});
+    if (task.MembersAt(run.step()) > 1) all.insert(all.end(), {"members", "ensemble"});
   }
   for (const std::string& name : all) {
     if (name == "members") {
       RequireMembers(name, run);
-      for (int64_t k = 0; k < run.options().members; ++k) {
+      for (int64_t k = 0; k < task.MembersAt(run.step()); ++k) {
         names.push_back(absl::StrCat("member-", k));
       }
       continue;
@@ -54,8 +53,8 @@ std::vector<std::string> WeightNames(const std::vector<std::string>& asked, cons
       RequireMembers(name, run);
     } else if (name == "collapsed" || name == "swa") {
       WeightSetOf(name, run);
-    } else {
-      MemberOf(name, run);
+    } else if (name != "mc-dropout" && name != "swag") {
+      MemberOf(name, task, run);
     }
     names.push_back(name);
   }

@@ -6,19 +6,23 @@
 #include <string>
 #include <vector>
 
+#include "models/trainer.h"
 #include "optimizers/run.h"
 
 namespace late_phase {
 
-constexpr char kWeightNames[] = "collapsed, swa, members, ensemble, current, or member-K";
+constexpr char kWeightNames[] =
+    "collapsed, swa, members, ensemble, current, member-K, mc-dropout or swag";
 
-// What is asked for, one name per set: "collapsed", "swa", "ensemble", "current" or "member-K", as
-// which "members" comes back. Nothing asked for: all that the run has. Throws UsageError for names
-// that are unknown, and for weights that the run does not have.
-std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Run& run);
+// What is asked for, one name per set: as above, but "members" comes back as "member-K" of each.
+// Nothing asked for: all that the run has, but for what must be drawn, mc-dropout and swag. Throws
+// UsageError for names that are unknown, and for members and averages that the run does not have;
+// whether it has dropout or SWAG's moments is for the task to say.
+std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Task& task,
+                                     const Run& run);
 
 // The member of "member-3", or of "current": the one that was trained last.
-int32_t MemberOf(const std::string& name, const Run& run);
+int32_t MemberOf(const std::string& name, const Task& task, const Run& run);
 
 }  // namespace late_phase
 

@@ -100,6 +100,7 @@ RECORDED = {
     "docs/results/enwik8-*-200-steps": enwik8_times,
     "docs/results/enwik8-64-units-*": enwik8_trials,
     "docs/results/sweep-convnet-quick-members": recorded("sweep-convnet-quick-members/results.json", sweep_table.render),
+    "docs/results/sweep-convnet-quick-t0": recorded("sweep-convnet-quick-t0/results.json", sweep_table.render),
 }
 
 

@@ -203,7 +203,7 @@ def test_flatness_is_the_rise_of_the_loss(tmp_path, files, runs, split):
         assert point["standard_error"] == pytest.approx(numpy.std(point["differences"], ddof=1) / 3**0.5)
     assert curve["points"][0]["differences"] == [0, 0, 0]
     assert curve["points"][2]["mean"] > curve["points"][1]["mean"] > 0
-    assert table[-1].startswith(f"| {runs[0]} | {count} {split} | {clean:.4f} | 0.5 | ")
+    assert table[-1].startswith(f"| {runs[0]} | collapsed | {count} {split} | {clean:.4f} | 0.5 | ")
 
 
 def test_mean_corruption_error_is_the_plain_mean(tmp_path, files, runs):

@@ -334,9 +334,10 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
         ("--alpha -1", "`alpha` must be a number in [0, 10000]. Received: alpha=-1"),
         ("--network convnet --hypernetwork true", "`network` must be wrn with a hypernetwork. Received: network=convnet"),
         ("--late-rank1 true --late-all true", "Received: late_all=true, late_rank1=true"),
+        ("--model accumulation --late-rank1 true", "the control accumulation must be of plain kernels, none of whose weights have members"),
         ("--model batch-ensemble --hypernetwork true", "Received: hypernetwork=true, model=batch-ensemble"),
         ("--model batch-ensemble --late-all true", "batch-ensemble must be chosen. Received: late_all=true, model=batch-ensemble"),
-        ("--model ensemble", "base, late-phase, all, batch-ensemble"),
+        ("--model ensemble", "base, late-phase, all, accumulation, batch-ensemble"),
     ],
 )
 def test_bad_settings_name_the_rule_and_the_value(tmp_path, files, arguments, message):

@@ -62,7 +62,8 @@ def render(config, results):
     head = f"{network}, {DATASETS[dataset]}" + (f", {images:,} images" if images else "")
     runs = runs_of(results)
     # Runs of before the Brier score was measured have none.
-    columns = [column for column in COLUMNS if any(column.figure in run["test"]["collapsed"] for run in runs)]
+    measured = [run["test"][weights] for run in runs for weights in SETS if weights in run["test"]]
+    columns = [column for column in COLUMNS if any(column.figure in figures for figures in measured)]
     heads = [head, *(column.head for column in columns), "paper: accuracy %"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for model in ("base", "accumulation", "late-phase", "batch-ensemble"):

@@ -19,6 +19,7 @@ from tools import cifar_table
 from tools import cuda_report
 from tools import docs_blocks
 from tools import enwik8_table
+from tools import methods_table
 from tools import run_table
 from tools import sweep_table
 
@@ -99,6 +100,7 @@ RECORDED = {
     "docs/results/enwik8-small/results.json": recorded("enwik8-small/results.json", enwik8_table.render),
     "docs/results/enwik8-*-200-steps": enwik8_times,
     "docs/results/enwik8-64-units-*": enwik8_trials,
+    "docs/results/methods-convnet-short": lambda: methods_table.render("docs/results/methods-convnet-short/evaluations"),
     "docs/results/sweep-convnet-quick-members": recorded("sweep-convnet-quick-members/results.json", sweep_table.render),
     "docs/results/sweep-convnet-quick-t0": recorded("sweep-convnet-quick-t0/results.json", sweep_table.render),
 }
@@ -176,7 +178,8 @@ def test_report_on_page_is_the_recorded_run(path):
     assert documented == ["\n".join(RECORDED[path]()) + "\n"]
 
 
-@pytest.mark.parametrize("folder", sorted(glob.glob("docs/results/enwik8-*") + glob.glob("docs/results/cifar-*")))
+@pytest.mark.parametrize("folder", sorted(
+    glob.glob("docs/results/enwik8-*") + glob.glob("docs/results/cifar-*") + glob.glob("docs/results/methods-*/runs/*"))))
 def test_recorded_trainings_are_whole(folder):
     """Each run has its config, its results and its metrics, and they agree."""
     runs = run_table.runs_of(json.loads(read(f"{folder}/results.json")))
@@ -198,6 +201,17 @@ def test_recorded_sweeps_are_whole(folder):
     results = json.loads(read(f"{folder}/results.json"))
     assert sweep_table.collect(folder) == results
     assert all(len(point["runs"]) == len(results["sweep"]["seeds"]) for point in results["points"])
+
+
+@pytest.mark.parametrize("path", sorted(glob.glob("docs/results/methods-*/evaluations/*/evaluation.json")))
+def test_recorded_evaluations_are_of_the_recorded_runs(path):
+    evaluation, folder = json.loads(read(path)), os.path.dirname(path) + "/../../runs"
+    runs = {run["run"]: json.loads(read(f"{folder}/{os.path.basename(run['run'])}/results.json")) for run in evaluation["runs"]}
+    found = [row for row in evaluation["rows"] if row["run"] in runs and row["weights"] in runs[row["run"]]["test"]]
+    assert found
+    for row in found:
+        expected = runs[row["run"]]["test"][row["weights"]]
+        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
 def test_readme_table_is_the_recorded_run():

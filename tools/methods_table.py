@@ -10,6 +10,7 @@ import sys
 # A row: its name, the evaluation it is of, the weights there, and the run if it is not that of the folder's name. Of several runs the mean.
 ROWS = [
     ("base, mean of 3 seeds", "base", "collapsed", None),
+    ("base, seed 0 as below", "base", "collapsed", "runs/methods/base-0"),
     ("dropout", "dropout", "collapsed", None),
     ("MC-dropout", "dropout", "mc-dropout", None),
     ("BatchEnsemble", "batch-ensemble", "ensemble", None),
@@ -30,11 +31,11 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def flatness(evaluation, weights):
-    """The mean of δL(SIGMA) over the runs, and its standard error over the draws (of the first run); None of what is no single network."""
-    points = [point for curve in evaluation["flatness"]["curves"] if curve["weights"] == weights
+def flatness(evaluation, weights, runs):
+    """The mean of δL(SIGMA) over the runs, and a run's mean standard error over the draws; a dash for what is no single network."""
+    points = [point for curve in evaluation["flatness"]["curves"] if curve["weights"] == weights and curve["run"] in runs
               for point in curve["points"] if point["sigma"] == SIGMA]
-    return f"{mean(point['mean'] for point in points):.3f} ± {points[0]['standard_error']:.3f}" if points else "–"
+    return f"{mean(point['mean'] for point in points):.3f} ± {mean(point['standard_error'] for point in points):.3f}" if points else "–"
 
 
 def render(folder):
@@ -56,7 +57,7 @@ def render(folder):
             label, str(rows[0]["networks"]), f"{100 * mean(row['accuracy'] for row in rows):.2f}",
             *(f"{mean(row[figure] for row in rows):.4f}" for figure in ("nll", "ece", "brier")),
             *(f"{auroc:.4f}" for auroc in aurocs), f"{100 * mean(row['corruption']['mean_error'] for row in rows):.2f}",
-            flatness(evaluation, weights) if run is None and weights in ("collapsed", "swa") else "–",
+            flatness(evaluation, weights, runs),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines

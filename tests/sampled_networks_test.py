@@ -82,6 +82,15 @@ def test_swag_averages_its_samples_each_with_its_own_statistics(tmp_path, files,
     assert row_of(evaluation, runs["swag"], "swa")["nll"] == pytest.approx(results["swa"]["nll"], **CLOSE)
 
 
+def test_flatness_is_of_the_weights_that_are_asked_for(tmp_path, files, runs):
+    _, evaluation = evaluate(tmp_path / "out", files, runs["swag"], "--weights", "collapsed,swa", "--flatness", "0,0.3", "--flatness-split", "test")
+    curves = {curve["weights"]: curve for curve in evaluation["flatness"]["curves"]}
+    losses = {weights: row_of(evaluation, runs["swag"], weights)["nll"] for weights in ("collapsed", "swa")}
+    assert {weights: curve["loss"] for weights, curve in curves.items()} == pytest.approx(losses, **CLOSE)
+    assert losses["collapsed"] != pytest.approx(losses["swa"], rel=1e-4)
+    assert curves["collapsed"]["points"][1]["differences"] != curves["swa"]["points"][1]["differences"]
+
+
 def test_statistics_of_a_sample_are_kept_for_other_images(tmp_path, files, runs):
     """The same images under another name: the same entropies, so no set can be told from the other."""
     records = os.path.join(files, "test_batch.bin")

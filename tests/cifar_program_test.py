@@ -161,7 +161,7 @@ def test_a_set_that_can_be_learnt_is_learnt(tmp_path):
         ("--momentum 1", "`momentum` must be a number in [0, 1). Received: momentum=1"),
         ("--member-weight-decay -2", "`member_weight_decay` must be a number >= 0, or -1. Received: member_weight_decay=-2"),
         ("--flip maybe", "flip"),
-        ("--model rank1", "base, late-phase, accumulation, all"),
+        ("--model rank1", "base, late-phase, all, accumulation"),
         ("--dataset svhn", "cifar10, cifar100"),
     ],
 )

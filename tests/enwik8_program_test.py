@@ -158,7 +158,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, checkpoint_ever
         ("--gamma 2", "`gamma` must be a number in (0, 1]. Received: gamma=2"),
         ("--learning-rate nan", "`learning_rate` must be a number > 0. Received: learning_rate=nan"),
         ("--dtype float16", "float32, float64"),
-        ("--model rank2", "base, rank1, late-phase, accumulation, all"),
+        ("--model rank2", "base, rank1, late-phase, all, accumulation"),
         ("--device GPU:7", "`device` must be one of CPU:0"),
         ("--threads 0", "threads"),
         ("--train-characters 5000", "`train_characters` must be in [0, 3600], the training part of the text. Received: train_characters=5000"),

@@ -179,7 +179,7 @@ def test_report_on_page_is_the_recorded_run(path):
 
 
 @pytest.mark.parametrize("folder", sorted(
-    glob.glob("docs/results/enwik8-*") + glob.glob("docs/results/cifar-*") + glob.glob("docs/results/methods-*/runs/*"))))
+    glob.glob("docs/results/enwik8-*") + glob.glob("docs/results/cifar-*") + glob.glob("docs/results/methods-*/runs/*")))
 def test_recorded_trainings_are_whole(folder):
     """Each run has its config, its results and its metrics, and they agree."""
     runs = run_table.runs_of(json.loads(read(f"{folder}/results.json")))

@@ -66,11 +66,7 @@ class Images:
 
     def minibatch(self, t):
         draws = standard_random.mt19937_64([SEED, 0, 0, t // EPOCH, 0])
-        order = list(range(IMAGES))
-        for left in range(IMAGES, 1, -1):
-            other = next(draws) % left
-            order[left - 1], order[other] = order[other], order[left - 1]
-        chosen = order[t % EPOCH * BATCH :][:BATCH]
+        chosen = standard_random.shuffled(IMAGES, draws)[t % EPOCH * BATCH :][:BATCH]
         draws = standard_random.mt19937_64([SEED, 0, 1, t, 0])
         return numpy.stack([self.augmented(image, draws) for image in self.training[chosen]]), self.labels[chosen]
 

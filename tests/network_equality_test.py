@@ -157,11 +157,7 @@ class Images:
 
     def minibatch(self, t):
         draws = standard_random.mt19937_64([SEED, 0, 0, t // EPOCH, 0])
-        order = list(range(IMAGES))
-        for left in range(IMAGES, 1, -1):
-            other = next(draws) % left
-            order[left - 1], order[other] = order[other], order[left - 1]
-        chosen = order[t % EPOCH * BATCH :][:BATCH]
+        chosen = standard_random.shuffled(IMAGES, draws)[t % EPOCH * BATCH :][:BATCH]
         return self.training[chosen], self.labels[chosen]
 
 

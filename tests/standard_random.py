@@ -41,3 +41,12 @@ def mt19937_64(words):
             z ^= (z << 17) & 0x71D67FFFEDA60000
             z ^= (z << 37) & 0xFFF7EEE000000000
             yield z ^ (z >> 43)
+
+
+def shuffled(count, draws):
+    """0 to count - 1 in the order in which the programs visit an epoch's images, by numbers that `draws` yields."""
+    order = list(range(count))
+    for left in range(count, 1, -1):
+        other = next(draws) % left
+        order[left - 1], order[other] = order[other], order[left - 1]
+    return order

@@ -95,9 +95,9 @@ def test_holds_the_package_the_library_and_the_licences(contents):
 def test_metadata(contents):
     metadata = email.message_from_bytes(contents[f"{INFORMATION}/METADATA"])
     assert (metadata["Name"], metadata["Version"]) == ("late-phase", VERSION)
-    requirement, = metadata.get_all("Requires-Dist")
-    name, bounds = re.match(r"(\w+)(.*)", requirement).groups()
-    assert name == "tensorflow" and set(bounds.split(",")) == {">=2.21", "<2.22"}
+    requirements = dict(re.match(r"(\w+)(.*)", requirement).groups() for requirement in metadata.get_all("Requires-Dist"))
+    bounds = {name: set(text.split(",")) for name, text in requirements.items()}
+    assert bounds == {"tensorflow": {">=2.21", "<2.22"}, "keras": {">=3.15", "<3.16"}}
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert metadata["License-Expression"] == "Apache-2.0" and metadata["Description-Content-Type"] == "text/markdown"
     assert "Programming Language :: Python :: 3.13" in metadata.get_all("Classifier")
@@ -200,7 +200,7 @@ def test_pip_knows_what_it_installed(installed, tmp_path):
     program = """
 from importlib import metadata
 print(metadata.version("late-phase"), *metadata.requires("late_phase"))
-assert metadata.version("tensorflow").startswith("2.21.")
+assert metadata.version("tensorflow").startswith("2.21.") and metadata.version("keras").startswith("3.15.")
 assert all(file.locate().exists() for file in metadata.files("late-phase"))
 """
     assert run(installed, program, tmp_path).startswith(f"{VERSION} tensorflow")

@@ -5,6 +5,7 @@ import numpy as np
 
 from late_phase.keras.layers import BatchNormalization, Dense
 from late_phase.keras.members import MemberLayer, check_members
+from late_phase.keras.private import flatten_layers, is_functional
 
 # What the layers with members take over from Keras's layer of their name.
 _WITH_MEMBERS = {keras.layers.BatchNormalization: BatchNormalization, keras.layers.Dense: Dense}
@@ -36,7 +37,7 @@ def collapse(model):
     def plain(layer):
         if isinstance(layer, MemberLayer):
             return layer.plain_layer()
-        inner = [part.name for part in layer._flatten_layers() if isinstance(part, MemberLayer)] if isinstance(layer, keras.Layer) else []
+        inner = [part.name for part in flatten_layers(layer) if isinstance(part, MemberLayer)] if isinstance(layer, keras.Layer) else []
         if inner:
             raise ValueError(f"Layers with members must be layers of the model, not parts of others. Received: {inner[0]} in {layer.name}")
         return None
@@ -97,7 +98,7 @@ def _with_members(layer, members):
 
 def has_graph(model):
     """Whether a model's layers, and how they are called, are known one by one."""
-    return isinstance(model, keras.Sequential) or type(model).__name__ == "Functional"
+    return isinstance(model, keras.Sequential) or is_functional(model)
 
 
 def require_graph(model):
@@ -108,7 +109,7 @@ def require_graph(model):
 
 
 def _leaves(model):
-    return [layer for layer in model._flatten_layers(include_self=False) if not layer._layers]
+    return [layer for layer in flatten_layers(model, include_self=False) if not flatten_layers(layer, include_self=False)]
 
 
 def _copy(model, other_kind, other_weights):

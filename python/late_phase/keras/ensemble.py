@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from late_phase.keras.conversion import has_graph, require_graph
 from late_phase.keras.members import MemberLayer, register, split_members
+from late_phase.keras.private import flatten_layers, run_through_graph
 
 
 def ensemble(model, activation=None):
@@ -40,7 +41,7 @@ def ensemble(model, activation=None):
       ValueError: there are no members, not as many in all layers, or a layer has no pass over all members.
     """
     require_graph(model)
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, MemberLayer)]
+    layers = [layer for layer in flatten_layers(model) if isinstance(layer, MemberLayer)]
     members = sorted({layer.members for layer in layers})
     if len(members) != 1:
         raise ValueError(f"`model` must have layers with members, as many in all. Received: members={members}")
@@ -75,7 +76,7 @@ class _Fold:
             for layer in model.layers:
                 outputs = self._call(layer, outputs)
         else:
-            outputs = model._run_through_graph(inputs, call_fn=self._call)
+            outputs = run_through_graph(model, inputs, self._call)
         return [self._for_members(x) for x in keras.tree.flatten(outputs)]
 
     def _call(self, layer, *args, **kwargs):
@@ -124,7 +125,7 @@ class _Fold:
 
 
 def _has_members(layer):
-    return isinstance(layer, keras.Layer) and any(isinstance(inner, MemberLayer) for inner in layer._flatten_layers())
+    return isinstance(layer, keras.Layer) and any(isinstance(inner, MemberLayer) for inner in flatten_layers(layer))
 
 
 @register

@@ -1,9 +1,12 @@
 """Keras's SGD and Adam as the fused update ops: one op, and one pass over memory, per weight array."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
 import late_phase
+from late_phase.keras.private import variable_key
 
 # Options of a Keras optimizer that the ops lack.
 _WITHOUT_FUSED_FORM = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "loss_scale_factor", "gradient_accumulation_steps")
@@ -58,7 +61,7 @@ class FusedBase:
     """Base weights: gradients are gathered, and the last of a cycle brings the update, in one op."""
 
     def __init__(self, owner, rule, variables):
-        self._rule, self._key = rule, owner._var_key
+        self._rule, self._key = rule, functools.partial(variable_key, owner)
         self._slots = {}
         for variable in variables:
             slots = {**rule.make_slots(owner, variable, ()), "sum": owner.add_variable_from_reference(variable, name="sum")}
@@ -78,7 +81,7 @@ class FusedMembers:
     """Late-phase weights [K, ...]: an update is of one member's row, and of its rows of the slots."""
 
     def __init__(self, owner, rule, variables, members):
-        self._rule, self._key, self._members = rule, owner._var_key, members
+        self._rule, self._key, self._members = rule, functools.partial(variable_key, owner), members
         self._slots = {}
         for variable in variables:
             slots = rule.make_slots(owner, variable, (members,))

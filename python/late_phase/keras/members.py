@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from late_phase.keras.private import outermost_layer, own_variables
 from late_phase.keras.wrapped_updates import write_rows
 
 _PACKAGE = "late_phase"
@@ -86,7 +87,7 @@ class MemberLayer(keras.layers.Layer):
 
     def attached_optimizer(self):
         """The optimizer that chooses the member; None outside of training."""
-        model = self._get_call_context().entry_layer
+        model = outermost_layer(self)
         optimizer = getattr(model, "optimizer", None)
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
         if optimizer is None or optimizer is self._optimizer():
@@ -127,7 +128,7 @@ class MemberLayer(keras.layers.Layer):
         keras.layers.Layer.save_own_variables(self, store)
 
     def load_own_variables(self, store):
-        for i, variable in enumerate(self._trainable_variables + self._non_trainable_variables):
+        for i, variable in enumerate(own_variables(self)):
             saved = store[str(i)].shape if str(i) in store else None
             if saved and hasattr(variable, "late_phase_members") and len(saved) == len(variable.shape) and saved[0] != self.members:
                 raise ValueError(f"`members` must be that of the saved weights. Received: members={self.members} in {variable.path}, {saved[0]} saved")

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import late_phase
+from late_phase.keras import private
 from late_phase.keras.fused_updates import FusedBase, FusedMembers, FusedRule
 from late_phase.keras.members import MemberLayer, check_members, register
 from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers
@@ -87,7 +88,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             if optimizer is not None and optimizer.built:
                 raise ValueError(f"`{argument}` must be an optimizer that has not trained yet. Received: {optimizer.name}, which has")
         _check("member", member, member is None or member is not base, "an optimizer of its own")
-        rate = base._learning_rate if callable(base._learning_rate) else float(base._learning_rate.numpy())
+        rate = private.learning_rate_of(base)
+        rate = rate if callable(rate) else float(rate.numpy())
         with tf.device("CPU:0"):  # where the updates read counts and rates, which on a GPU would be waited for in every step
             super().__init__(learning_rate=rate, name=name)
             # int32 []: the member of the coming minibatch.
@@ -101,13 +103,13 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         if member is None:
             member = base.__class__.from_config(base.get_config())
         # In a namespace, because Keras would count what is in attributes, and in lists of them, among this optimizer's own state.
-        self._parts = types.SimpleNamespace(base=base, member=member, member_rate=member._learning_rate)
+        self._parts = types.SimpleNamespace(base=base, member=member, member_rate=private.learning_rate_of(member))
         # Their own counts are of updates; learning rates follow minibatches.
         self._parts.base.learning_rate = _RateNow(lambda: self.learning_rate)
         if self._follows:
             self._parts.member.learning_rate = _RateNow(lambda: self.learning_rate)
         elif callable(self._parts.member_rate):
-            self._parts.member.learning_rate = _RateNow(lambda: self._parts.member_rate(self._iterations))
+            self._parts.member.learning_rate = _RateNow(lambda: self._parts.member_rate(self.iterations))
 
     members = property(lambda self: self._members, doc="K, how many members there are.")
     start = property(lambda self: self._start, doc="T0, which is fixed: the state of the members depends on it.")
@@ -118,14 +120,14 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         Args:
           model: whose layers. `model.compile` and `build` lead here by themselves.
         """
-        for layer in model._flatten_layers():
+        for layer in private.flatten_layers(model):
             if isinstance(layer, MemberLayer):
                 layer.attach(self)
 
     def build(self, variables):
         if self.built:
             return
-        with tf.init_scope(), self._distribution_strategy.scope():  # also when the first training step is being traced
+        with tf.init_scope(), private.strategy_of(self).scope():  # also when the first training step is being traced
             self._build(list(variables))
 
     def _build(self, variables):
@@ -145,10 +147,11 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         for variable in late:
             variable.late_phase_layer().attach(self)
         parts = self._parts
+        parts.variables = variables
         parts.late_variables, parts.base_variables = late, [v for v in variables if not hasattr(v, "late_phase_members")]
         parts.dtypes = {tf.as_dtype(v.dtype) for v in variables}
         if not self._follows and isinstance(parts.member_rate, keras.Variable):
-            self._track_variable(parts.member_rate)
+            private.track(self, parts.member_rate)
         base_rule, member_rule = FusedRule.of(parts.base, parts.base_variables), FusedRule.of(parts.member, late)
         # A single member needs no second optimizer; one for all weights also clips their joint norm.
         self._joint = self.members == 1 and self._follows and not (base_rule and member_rule)
@@ -164,7 +167,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         else:
             parts.member_updates = WrappedMembers(self, parts.member, late, self.members)
         if self.members > 1 and self.start == 0:
-            self._spawn(self._distribution_strategy)
+            self._spawn(private.strategy_of(self))
 
     def apply(self, grads, trainable_variables=None):
         if not self.built:
@@ -172,24 +175,24 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 raise ValueError("The optimizer must be built, or `trainable_variables` given.")
             self._require_attached(trainable_variables)
             self.build(trainable_variables)
-        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-        self._check_variables_are_known(variables)
-        gradients = {self._var_key(v): g for v, g in zip(variables, grads) if g is not None}
-        base_variables = [v for v in self._parts.base_variables if self._var_key(v) in gradients]
-        late_variables = [v for v in self._parts.late_variables if self._var_key(v) in gradients]
-        base_gradients = [gradients[self._var_key(v)] for v in base_variables]
+        variables = self._parts.variables if trainable_variables is None else list(trainable_variables)
+        private.require_known(self, variables)
+        gradients = {private.variable_key(self, v): g for v, g in zip(variables, grads) if g is not None}
+        base_variables = [v for v in self._parts.base_variables if private.variable_key(self, v) in gradients]
+        late_variables = [v for v in self._parts.late_variables if private.variable_key(self, v) in gradients]
+        base_gradients = [gradients[private.variable_key(self, v)] for v in base_variables]
         if self.members > 1:
             self._require_dense(base_variables, base_gradients)
         member = tf.convert_to_tensor(self.member.value)
-        late_gradients = [self._row_of(gradients[self._var_key(v)], member) for v in late_variables]
-        if self._distribution_strategy.num_replicas_in_sync > 1:
+        late_gradients = [self._row_of(gradients[private.variable_key(self, v)], member) for v in late_variables]
+        if private.strategy_of(self).num_replicas_in_sync > 1:
             replicas = tf.distribute.get_replica_context()
             base_gradients, late_gradients = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [base_gradients, late_gradients])
 
         def update(strategy, base_gradients, late_gradients):
             self._update(strategy, list(zip(base_variables, base_gradients)), list(zip(late_variables, late_gradients)))
 
-        tf.__internal__.distribute.interim.maybe_merge_call(update, self._distribution_strategy, base_gradients, late_gradients)
+        private.merge_call(update, private.strategy_of(self), base_gradients, late_gradients)
 
     def _require_attached(self, variables):
         """Gradients of a member are of no use if the layers chose another one."""
@@ -232,7 +235,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     def _now(self):
         """What the updates of a step depend on."""
         parts, late = self._parts, self._is_late()
-        rate = parts.member_rate(self._iterations) if callable(parts.member_rate) else parts.member_rate
+        rate = parts.member_rate(self.iterations) if callable(parts.member_rate) else parts.member_rate
         base_scale = tf.constant(1.0, tf.float64) if late is None else tf.where(late, tf.constant(self.base_scale, tf.float64), 1.0)
         of_type = {}
         for dtype in parts.dtypes:
@@ -259,13 +262,13 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         """bool []: whether there are members yet; None if that is no question."""
         if self.members == 1:
             return None
-        return tf.convert_to_tensor(self._iterations.value) >= tf.cast(self.start, self._iterations.dtype)
+        return tf.convert_to_tensor(self.iterations.value) >= tf.cast(self.start, self.iterations.dtype)
 
     def _advance(self, strategy):
-        self._iterations.assign_add(1)
+        self.iterations.assign_add(1)
         if self.members == 1:
             return
-        since = tf.cast(self._iterations.value, tf.int64) - self.start
+        since = tf.cast(self.iterations.value, tf.int64) - self.start
         self.member.assign(tf.cast(tf.where(since >= 0, since % self.members, 0), tf.int32))
         if self.start > 0:
             tf.cond(tf.equal(since, 0), lambda: self._spawn(strategy), lambda: None)
@@ -285,7 +288,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     def finalize_variable_values(self, var_list):
         """Called at the end of `fit`: says so if it was over before there were members."""
         super().finalize_variable_values(var_list)
-        steps = int(self._iterations.numpy())
+        steps = int(self.iterations.numpy())
         if self.members > 1 and steps < self.start:
             warnings.warn(
                 f"`start` should be a step of the training, or there are no members. Received: start={self.start}, training ended after {steps} steps",
@@ -301,7 +304,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
 
         return {
             "name": self.name,
-            "base": plain(self._parts.base, self._learning_rate),
+            "base": plain(self._parts.base, private.learning_rate_of(self)),
             "member": None if self._follows else plain(self._parts.member, self._parts.member_rate),
             "members": self.members,
             "start": self.start,

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from late_phase.keras.layers import BatchNormalization
 from late_phase.keras.members import MemberLayer, mean_of_rows
+from late_phase.keras.private import flatten_layers
 
 _ARRAY_BATCH = 32  # Keras's own choice for arrays
 
@@ -16,7 +17,7 @@ _ARRAY_BATCH = 32  # Keras's own choice for arrays
 def layers_to_reestimate(model):
     """The BatchNormalization layers of `model`, Keras's and those with members, at any depth. Frozen ones keep what they have."""
     kinds = (keras.layers.BatchNormalization, BatchNormalization)
-    return [layer for layer in model._flatten_layers() if isinstance(layer, kinds) and layer.trainable]
+    return [layer for layer in flatten_layers(model) if isinstance(layer, kinds) and layer.trainable]
 
 
 def reestimate_batch_norm(model, dataset, steps=None):

@@ -1,8 +1,12 @@
 """Any Keras optimizer for base weights and members: what it does is its own affair, when it does it is ours."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
+
+from late_phase.keras.private import learning_rate_of, track, variable_key
 
 
 class _ReducedContext(tf.distribute.ReplicaContext):
@@ -27,11 +31,11 @@ class WrappedBase:
     """Base weights: gradients are summed over a cycle, and the optimizer is called at its end."""
 
     def __init__(self, owner, optimizer, variables, members):
-        self._optimizer, self._members, self._key = optimizer, members, owner._var_key
+        self._optimizer, self._members, self._key = optimizer, members, functools.partial(variable_key, owner)
         if variables:
             optimizer.build(variables)
         for variable in optimizer.variables:
-            owner._track_variable(variable)
+            track(owner, variable)
         self._sums = {}
         if members > 1:
             self._sums = {self._key(v): owner.add_variable_from_reference(v, name="sum") for v in variables}
@@ -61,20 +65,20 @@ class WrappedMembers:
 
     def __init__(self, owner, optimizer, variables, members, base_variables=()):
         """`base_variables` are those that the same optimizer trains: with a single member it clips their joint norm."""
-        self._optimizer, self._key = optimizer, owner._var_key
+        self._optimizer, self._key = optimizer, functools.partial(variable_key, owner)
         self._rows = {self._key(v): keras.Variable(np.zeros(v.shape[1:]), dtype=v.dtype, trainable=True, name=v.name) for v in variables}
         optimizer.build([*base_variables, *self._rows.values()])
         self._states = []  # (of all members [K, ...], of the current one [...], at first)
         for variable in optimizer.variables:
-            if variable is optimizer._learning_rate:  # no member's own
+            if variable is learning_rate_of(optimizer):  # no member's own
                 continue
             if members == 1:
-                owner._track_variable(variable)
+                track(owner, variable)
                 continue
             fresh = variable.numpy()
             rows = keras.Variable(np.broadcast_to(fresh, (members, *fresh.shape)), dtype=variable.dtype, trainable=False,
                                   name=f"members_{variable.name}")
-            owner._track_variable(rows)
+            track(owner, rows)
             self._states.append((rows, variable, fresh))
 
     def apply(self, strategy, pairs, now, base=()):

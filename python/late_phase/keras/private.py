@@ -1,0 +1,62 @@
+"""Every name of Keras and TensorFlow that late_phase uses although it is not public.
+
+Any release may change these, so pyproject.toml admits only releases of Keras with which tests/keras_private_test.py passes. That test
+has a case per name, which says what to rework here if the name is gone, and it allows no such name in any other file.
+"""
+
+import tensorflow as tf
+
+
+def flatten_layers(layer, include_self=True):
+    """The layer and all layers inside it, at any depth, each once."""
+    return layer._flatten_layers(include_self=include_self)
+
+
+def is_functional(model):
+    """Whether a model was made from symbolic inputs and outputs: it is then of a class that Keras does not export."""
+    return type(model).__name__ == "Functional"
+
+
+def run_through_graph(model, inputs, call):
+    """The outputs of a Functional model, calling `call(operation, *args, **kwargs)` where it calls its operations."""
+    return model._run_through_graph(inputs, call_fn=call)
+
+
+def outermost_layer(layer):
+    """The layer, usually a model, whose call led to the call of `layer` that is running."""
+    return layer._get_call_context().entry_layer
+
+
+def own_variables(layer):
+    """The variables of a layer without those of the layers inside it, in the order in which they are saved."""
+    return layer._trainable_variables + layer._non_trainable_variables
+
+
+def learning_rate_of(optimizer):
+    """What gives the learning rate: a variable, or a function or schedule. `optimizer.learning_rate` is its current value."""
+    return optimizer._learning_rate
+
+
+def strategy_of(optimizer):
+    """The tf.distribute strategy under which an optimizer was made."""
+    return optimizer._distribution_strategy
+
+
+def variable_key(optimizer, variable):
+    """What identifies a variable: the same for all its copies under a strategy."""
+    return optimizer._var_key(variable)
+
+
+def require_known(optimizer, variables):
+    """Raises a ValueError if an optimizer was built without one of the variables."""
+    optimizer._check_variables_are_known(variables)
+
+
+def track(optimizer, variable):
+    """Makes a variable part of the optimizer's state, which is saved and restored."""
+    optimizer._track_variable(variable)
+
+
+def merge_call(update, strategy, *args):
+    """Calls update(strategy, *args) once for all replicas, whose `args` it is given together."""
+    tf.__internal__.distribute.interim.maybe_merge_call(update, strategy, *args)

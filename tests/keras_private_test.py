@@ -1,0 +1,191 @@
+"""The names of Keras and TensorFlow in late_phase/keras/private.py: each is there and does what is relied on, and no other file uses any."""
+
+import ast
+import glob
+import re
+import tomllib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from late_phase.keras import private
+
+CPUS = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], CPUS)
+
+
+def layer():
+    made = keras.layers.Dense(1)
+    made.build((None, 2))
+    return made
+
+
+def functional():
+    x = keras.Input((2,), name="x")
+    return keras.Model(x, keras.layers.Activation("relu", name="relu")(keras.layers.Dense(3, name="dense")(x)))
+
+
+# Name -> (what has it, the function that uses it, what that function may do without it).
+NAMES = {
+    "_flatten_layers": (layer, "flatten_layers", "walk `layer.layers` and the layers among a layer's attributes"),
+    "_run_through_graph": (functional, "run_through_graph", "call `model.operations` in order, or clone the model with a `call_function`"),
+    "_get_call_context": (layer, "outermost_layer", "note the model in `LatePhaseOptimizer.attach`, before its first call"),
+    "_trainable_variables": (layer, "own_variables", "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`"),
+    "_non_trainable_variables": (layer, "own_variables", "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`"),
+    "_learning_rate": (keras.optimizers.SGD, "learning_rate_of", "deserialize the learning rate in `optimizer.get_config()`"),
+    "_distribution_strategy": (keras.optimizers.SGD, "strategy_of", "keep `tf.distribute.get_strategy()` in the constructor of LatePhaseOptimizer"),
+    "_var_key": (keras.optimizers.SGD, "variable_key", "use the id of the Keras variable"),
+    "_check_variables_are_known": (keras.optimizers.SGD, "require_known", "compare with the variables that `build` was given"),
+    "_track_variable": (keras.optimizers.SGD, "track", "hold the variable in a public attribute, which Keras tracks"),
+    "__internal__": (lambda: tf, "merge_call", "use `tf.distribute.get_replica_context().merge_call`"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_is_there(name):
+    owner, function, instead = NAMES[name]
+    assert hasattr(owner(), name), (
+        f"Keras {keras.__version__} with TensorFlow {tf.__version__} has no `{name}`. Rework `{function}` in python/late_phase/keras/private.py: "
+        f"for example {instead}. Until then let pyproject.toml exclude this release."
+    )
+
+
+def private_names(path):
+    """The private attributes that a file reads, and what it names itself: functions, classes, attributes that it sets."""
+    read, own = set(), set()
+    with open(path) as file:
+        for node in ast.walk(ast.parse(file.read())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and re.match(r"_[^_]|__internal__", node.attr):
+                read.add(node.attr)
+            elif isinstance(node, ast.Attribute):
+                own.add(node.attr)
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                own.add(node.name)
+            elif isinstance(node, ast.ImportFrom):
+                read.update(part for part in (node.module or "").split(".") if part in ("src", "python"))  # keras.src, tensorflow.python
+    return read, own
+
+
+def test_private_names_are_in_one_file():
+    files = {path: private_names(path) for path in glob.glob("python/late_phase/**/*.py", recursive=True)}
+    assert len(files) > 15
+    own = set().union(*(names for _, names in files.values()))
+    foreign = {path: read - own for path, (read, _) in files.items() if read - own}
+    assert foreign == {"python/late_phase/keras/private.py": set(NAMES)}, "Use them through a function of private.py, and list them in NAMES."
+
+
+def test_bound_is_the_tested_release():
+    with open("pyproject.toml", "rb") as file:
+        dependencies = tomllib.load(file)["project"]["dependencies"]
+    release = ".".join(keras.__version__.split(".")[:2])
+    assert f"keras>={release},<3.{int(release.split('.')[1]) + 1}" in dependencies
+    with open("tools/requirements.txt") as file:
+        assert f"keras=={keras.__version__}" in file.read().split()
+
+
+def test_flatten_layers_finds_each_at_any_depth_once():
+    inner = keras.layers.Dense(2, name="inner")
+
+    class Block(keras.layers.Layer):
+        def __init__(self):
+            super().__init__(name="block")
+            self.parts = [inner, keras.Sequential([keras.layers.Dense(2, name="deep"), inner], name="nested")]
+
+    block = Block()
+    assert sorted(part.name for part in private.flatten_layers(block)) == ["block", "deep", "inner", "nested"]
+    assert sorted(part.name for part in private.flatten_layers(block, include_self=False)) == ["deep", "inner", "nested"]
+
+
+def test_is_functional():
+    class Own(keras.Model):
+        pass
+
+    assert private.is_functional(functional())
+    assert not private.is_functional(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])) and not private.is_functional(Own())
+
+
+def test_run_through_graph_calls_every_operation_with_its_inputs():
+    model, called = functional(), []
+
+    def call(operation, *args, **kwargs):
+        called.append(operation.name)
+        return operation(*args, **kwargs)
+
+    x = np.array([[1.0, -2.0]], "float32")
+    np.testing.assert_array_equal(keras.tree.flatten(private.run_through_graph(model, [x], call))[0], model(x))
+    assert called == ["dense", "relu"]
+
+
+def test_outermost_layer_is_the_called_model():
+    seen = []
+
+    class Inner(keras.layers.Layer):
+        def call(self, x):
+            seen.append(private.outermost_layer(self))
+            return x
+
+    model = keras.Sequential([keras.Sequential([Inner()])])
+    model(np.ones((1, 2)))
+    assert seen and seen[-1] is model
+
+
+def test_own_variables_are_in_the_order_of_saving():
+    class Block(keras.layers.Layer):
+        def build(self, shape):
+            self.state = self.add_weight(shape=(2,), trainable=False, name="state")
+            self.weight = self.add_weight(shape=(3,), name="weight")
+            self.inside = layer()
+
+    block, store = Block(), {}
+    block.build((None, 2))
+    block.save_own_variables(store)
+    assert private.own_variables(block) == [block.weight, block.state]
+    assert [store[key].shape for key in sorted(store)] == [(3,), (2,)]
+
+
+def test_learning_rate_of_is_what_was_given():
+    def function():
+        return 0.25
+
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
+    rate = private.learning_rate_of(keras.optimizers.SGD(0.125))
+    assert isinstance(rate, keras.Variable) and float(rate.numpy()) == 0.125
+    assert private.learning_rate_of(keras.optimizers.SGD(schedule)) is schedule and private.learning_rate_of(keras.optimizers.SGD(function)) is function
+
+
+def test_strategy_and_key_of_a_variable_with_copies():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        optimizer, variables = keras.optimizers.SGD(0.1), [keras.Variable(1.0), keras.Variable(2.0)]
+    assert private.strategy_of(optimizer) is strategy
+    keys = [private.variable_key(optimizer, v) for v in variables]
+    copies = [strategy.experimental_local_results(v.value)[0] for v in variables]
+    assert keys[0] != keys[1] and [private.variable_key(optimizer, copy) for copy in copies] == keys
+
+
+def test_require_known_refuses_others():
+    optimizer, mine, other = keras.optimizers.SGD(0.1), keras.Variable(1.0), keras.Variable(1.0)
+    optimizer.build([mine])
+    private.require_known(optimizer, [mine])
+    with pytest.raises(ValueError, match="Unknown variable"):
+        private.require_known(optimizer, [mine, other])
+
+
+def test_tracked_variable_is_saved():
+    optimizer, variable, store = keras.optimizers.SGD(0.1), keras.Variable(7.0), {}
+    private.track(optimizer, variable)
+    assert any(v is variable for v in optimizer.variables)
+    optimizer.save_own_variables(store)
+    assert 7.0 in [float(np.array(value)) for value in store.values()]
+
+
+def test_merge_call_is_made_once_with_what_all_replicas_have():
+    strategy, calls = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), []
+
+    def update(strategy, value):
+        calls.append([float(v) for v in strategy.experimental_local_results(value)])
+
+    strategy.run(lambda: private.merge_call(update, strategy, tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)))
+    assert calls == [[0.0, 1.0]]

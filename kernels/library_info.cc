@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <string>
 
+#include "kernels/amx.h"
 #include "kernels/cpu_target.h"
 #include "kernels/cuda_driver.h"
 #include "kernels/cuda_runtime.h"
@@ -9,7 +10,10 @@
 
 namespace {
 
-// Once, when the library is loaded.
+// All of this once, when the library is loaded: before a program that links it can have used
+// oneDNN.
+const late_phase::Amx amx = late_phase::AskAmx();
+const bool kept_from_amx = late_phase::KeepOneDnnFromAmx(amx);
 [[maybe_unused]] const bool warned = [] {
   const late_phase::CudaVersions versions = late_phase::AskCudaVersions();
   const std::string warning = late_phase::DriverWarning(versions.toolkit, versions.driver);
@@ -27,6 +31,12 @@ extern "C" {
 extern const char late_phase_build_info[];  // without this a constant is not exported
 const char late_phase_build_info[] = "late_phase-build-info version=" LATE_PHASE_VERSION
                                      " tensorflow=" LATE_PHASE_TENSORFLOW_VERSION " ";
+
+// The value that this library has set oneDNN's variable to, because the machine refuses AMX;
+// nullptr if it has not.
+const char* late_phase_onednn_limit() {
+  return kept_from_amx ? late_phase::kOneDnnWithoutAmx : nullptr;
+}
 
 // One "key: value" line per fact about the library and the machine it runs on. The text lives as
 // long as the process.
@@ -46,7 +56,8 @@ const char* late_phase_describe() {
         "compiler: " __VERSION__
         "\n"
         "CPU kernels: " +
-        std::string(late_phase::CpuTargetName(late_phase::ChosenCpuTarget())) + "\nCUDA toolkit: " +
+        std::string(late_phase::CpuTargetName(late_phase::ChosenCpuTarget())) +
+        "\nAMX: " + late_phase::AmxText(amx) + "\nCUDA toolkit: " +
         late_phase::CudaVersionText(cuda.versions.toolkit) + "\nCUDA driver: " +
         (cuda.versions.driver == 0 ? "none" : late_phase::CudaVersionText(cuda.versions.driver)) +
         "\nGPUs: " + gpu + "\n");

@@ -19,6 +19,7 @@ def test_build_info_and_description_agree():
     assert described["late_phase"] == info["version"]
     assert described["TensorFlow"] == info["tensorflow"]
     assert described["CPU kernels"] in ("baseline", "avx2", "avx512")
+    assert described["AMX"] in ("none", "granted", "announced, but refused")
 
 
 def test_library_of_another_tensorflow_names_the_fix(tmp_path):
@@ -98,3 +99,43 @@ def test_a_driver_that_is_too_old_is_named_once_and_the_cpu_works(tmp_path):
     assert run.stdout.strip() == "[2.]"
     assert run.stderr.count("late_phase: the CUDA driver is too old for the GPU kernels") == 1
     assert "serves CUDA up to 11.4" in run.stderr
+
+
+def library_with_limit(folder, limit):
+    source, library = folder / "library.c", folder / "library.so"
+    source.write_text(f"const char* late_phase_onednn_limit() {{ return {limit}; }}\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return str(library)
+
+
+def test_a_limit_of_onednn_is_passed_on_and_said_if_it_may_be_late(tmp_path, monkeypatch, recwarn):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "before")
+    library = library_with_limit(tmp_path, '"AVX512_CORE_FP16"')
+    loader._follow_onednn_limit(library, tensorflow_came_first=False)
+    assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16" and not recwarn.list
+    with pytest.warns(RuntimeWarning, match="refuses it, so oneDNN now has ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.*set the variable before Python starts"):
+        loader._follow_onednn_limit(library, tensorflow_came_first=True)
+
+
+def test_without_a_limit_nothing_is_set_or_said(tmp_path, monkeypatch, recwarn):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    loader._follow_onednn_limit(library_with_limit(tmp_path, "0"), tensorflow_came_first=True)
+    assert "ONEDNN_MAX_CPU_ISA" not in os.environ and not recwarn.list
+
+
+def test_onednn_reads_its_limit_after_the_library_is_loaded():
+    """What `_follow_onednn_limit` relies on: not when TensorFlow is imported, but when oneDNN is first used."""
+    program = """
+from late_phase import loader
+import os, tensorflow as tf
+os.environ["ONEDNN_MAX_CPU_ISA"] = "SSE41"  # not this machine's own
+x = tf.ones([64, 64])
+tf.matmul(x, x)
+print("TensorFlow came first:", loader._TENSORFLOW_CAME_FIRST)
+"""
+    environment = {**os.environ, "ONEDNN_VERBOSE": "1", "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("ONEDNN_MAX_CPU_ISA", None)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert "info,cpu,isa:Intel SSE4.1" in run.stdout, run.stdout + run.stderr
+    assert "TensorFlow came first: False" in run.stdout
+    assert loader._TENSORFLOW_CAME_FIRST  # here, where it is imported above late_phase

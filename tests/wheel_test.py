@@ -148,7 +148,8 @@ def test_library_is_stripped_and_else_the_one_that_was_built(contents, tmp_path)
     assert not [name for name in shipped if name.startswith(".debug") or name in (".symtab", ".strtab")]
     for name in (".text", ".nv_fatbin", ".dynsym"):
         assert shipped[name] == built[name]
-    assert set(re.findall(r"\S+(?=\n)", output_of("nm", "--dynamic", "--defined-only", path))) == {"late_phase_build_info", "late_phase_describe"}
+    assert set(re.findall(r"\S+(?=\n)", output_of("nm", "--dynamic", "--defined-only", path))) == {
+        "late_phase_build_info", "late_phase_describe", "late_phase_onednn_limit"}
     dynamic = output_of("readelf", "--dynamic", "--wide", path)
     assert set(build_wheel.TENSORFLOW_LIBRARIES) < set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
     assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == ["$ORIGIN/../tensorflow"]  # where pip puts it

@@ -5,8 +5,12 @@ import functools
 import mmap
 import os
 import re
+import sys
+import warnings
 
-import tensorflow as tf
+_TENSORFLOW_CAME_FIRST = "tensorflow" in sys.modules  # and may have computed something
+
+import tensorflow as tf  # noqa: E402
 
 _FILE = "_late_phase_ops.so"
 _MARKER = b"late_phase-build-info "
@@ -72,11 +76,30 @@ def load():
     if _minor_release(built_for) != _minor_release(tf.__version__):
         raise _wrong_tensorflow()
     try:
-        return tf.load_op_library(path)
+        library = tf.load_op_library(path)
     except tf.errors.NotFoundError as error:  # a symbol that a patch release took away
         if built_for == tf.__version__:
             raise
         raise _wrong_tensorflow() from error
+    _follow_onednn_limit(path, _TENSORFLOW_CAME_FIRST)
+    return library
+
+
+def _follow_onednn_limit(path, tensorflow_came_first):
+    """Where the machine announces AMX and refuses it, the library has limited oneDNN when it was loaded: too late if that has run."""
+    function = ctypes.CDLL(path).late_phase_onednn_limit
+    function.restype = ctypes.c_char_p
+    if function() is None:
+        return
+    limit = os.environ["ONEDNN_MAX_CPU_ISA"] = function().decode()  # as it is in C already, for the programs that Python starts
+    if tensorflow_came_first:
+        warnings.warn(
+            f"late_phase: this machine announces AMX and refuses it, so oneDNN now has ONEDNN_MAX_CPU_ISA={limit}. TensorFlow was imported "
+            "before: if it has computed already, products of bfloat16 still end in an illegal instruction. Import late_phase first, or "
+            "set the variable before Python starts.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def describe():

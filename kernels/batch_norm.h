@@ -10,14 +10,15 @@
 // In inference, and where there are no rows, μ and σ² are the given mean and variance, which the
 // running statistics repeat.
 //
-// Backward, with dz = dy where z > 0 or there is no activation, else 0:
+// Backward, with dz = 0 where the activation is a rectifier and z ≤ 0, else dy:
 //   doffset = Σ dz        dscale = Σ dz · x̂
 //   dx = scale / √(σ² + epsilon) · (dz − (doffset + x̂ · dscale) / n)     in training
 //   dx = scale / √(σ² + epsilon) · dz                                    in inference
 //
 // Neither a mean far larger than the deviation nor a great number of rows costs precision: sums are
 // taken of differences, a few rows at a time, and merged in double. A channel without variance has
-// variance 0 and x̂ = 0 exactly. NaN stays in its channel.
+// variance 0 and x̂ = 0 exactly. NaN stays in its channel. In inference an x that is not finite
+// shows in its own y and in the channel's dscale; dx does not depend on it.
 //
 // A member's rows of scale, offset and statistics are picked by the OpKernels, which check every
 // argument: kernels/batch_norm_op.cc.

@@ -39,7 +39,7 @@ constexpr int64_t kStripe = 512;
 template <typename T>
 struct BatchNormRows {
   int64_t rows, C;
-  bool relu;
+  bool relu, frozen;   // frozen: dx = dz · factor
   const T* x;          // [rows,C]
   const T* mean;       // [C] BatchNormSaved::mean
   const T* factor;     // [C] z = (x − mean) · factor + constant
@@ -192,7 +192,7 @@ void Normalize(const BatchNormRows<T>& a) {
   }
 }
 
-template <bool kRelu, typename T>
+template <bool kRelu, bool kFrozen, typename T>
 void InputGradient(const BatchNormRows<T>& a) {
   const hn::ScalableTag<T> d;
   for (int64_t row = 0; row < a.rows; ++row) {
@@ -203,9 +203,13 @@ void InputGradient(const BatchNormRows<T>& a) {
       const auto factor = hn::LoadU(part, a.factor + j);
       const auto dz = Unactivated<kRelu>(part, difference, factor, hn::LoadU(part, a.constant + j),
                                          hn::LoadU(part, dy + j));
-      const auto centred = hn::Sub(dz, hn::LoadU(part, a.dconstant + j));
-      const auto rest = hn::NegMulAdd(difference, hn::LoadU(part, a.dfactor + j), centred);
-      hn::StoreU(hn::Mul(rest, factor), part, dx + j);
+      if constexpr (kFrozen) {
+        hn::StoreU(hn::Mul(dz, factor), part, dx + j);
+      } else {
+        const auto centred = hn::Sub(dz, hn::LoadU(part, a.dconstant + j));
+        const auto rest = hn::NegMulAdd(difference, hn::LoadU(part, a.dfactor + j), centred);
+        hn::StoreU(hn::Mul(rest, factor), part, dx + j);
+      }
     });
   }
 }
@@ -220,7 +224,11 @@ void GradientSumsOfRows(const BatchNormRows<T>& a) {
 }
 template <typename T>
 void InputGradientOfRows(const BatchNormRows<T>& a) {
-  a.relu ? InputGradient<true>(a) : InputGradient<false>(a);
+  if (a.frozen) {
+    a.relu ? InputGradient<true, true>(a) : InputGradient<false, true>(a);
+  } else {
+    a.relu ? InputGradient<true, false>(a) : InputGradient<false, false>(a);
+  }
 }
 
 // One name per type, so that LATE_PHASE_FOR_TARGET can take an address.
@@ -437,6 +445,7 @@ void BatchNormBackwardCpu(const BatchNormBackwardArgs<T>& args, const Parallel& 
   const Loops<T> loops = LoopsOf(T());
   BatchNormRows<T> rows = {};
   rows.relu = args.activation == BatchNormActivation::kRelu;
+  rows.frozen = !args.is_training;
   rows.x = args.x;
   rows.dy = args.dy;
   Coefficients<T> coefficients(partition, args.coefficients);
@@ -448,23 +457,24 @@ void BatchNormBackwardCpu(const BatchNormBackwardArgs<T>& args, const Parallel& 
           for (int64_t j = 0; j < C; ++j) products[j] += second[j];
         });
 
-  // dx = factor · (dz − doffset/n − x̂ · dscale/n), x̂ = (x − mean − mean_rest) · inv_std
   const double *sums = args.sums + partition.totals(), *products = sums + C;
   auto dscale = [&](int64_t j) {
     return (products[j] - static_cast<double>(args.saved.mean_rest[j]) * sums[j]) *
            args.saved.inv_std[j];
   };
-  // Frozen statistics pass nothing on.
-  const double share = args.is_training ? 1 / static_cast<double>(n) : 0;
-  auto slope = [&](int64_t j) { return dscale(j) * share * args.saved.inv_std[j]; };
   for (int64_t j = 0; j < C; ++j) {
     args.dscale[j] = static_cast<T>(dscale(j));
     args.doffset[j] = static_cast<T>(sums[j]);
   }
-  rows.dconstant = coefficients.Add([&](int64_t j) {
-    return static_cast<T>(sums[j] * share - args.saved.mean_rest[j] * slope(j));
-  });
-  rows.dfactor = coefficients.Add([&](int64_t j) { return static_cast<T>(slope(j)); });
+  if (!rows.frozen) {
+    // dx = factor · (dz − doffset/n − x̂ · dscale/n), x̂ = (x − mean − mean_rest) · inv_std
+    const double share = 1 / static_cast<double>(n);
+    auto slope = [&](int64_t j) { return dscale(j) * share * args.saved.inv_std[j]; };
+    rows.dconstant = coefficients.Add([&](int64_t j) {
+      return static_cast<T>(sums[j] * share - args.saved.mean_rest[j] * slope(j));
+    });
+    rows.dfactor = coefficients.Add([&](int64_t j) { return static_cast<T>(slope(j)); });
+  }
   rows.dx = args.dx;
   RunLoop(loops.input_gradient, partition, rows, args.sums, parallel);
 }

@@ -347,8 +347,8 @@ struct FinishForward {
   BatchNormForwardArgs<T> args;
 };
 
-// Of the sums of GradientTerms, gradients, and dx = (dz − dconstant − (x − mean) · dfactor) ·
-// factor for InputGradient.
+// Of the sums of GradientTerms, gradients, and in training dx = (dz − dconstant − (x − mean) ·
+// dfactor) · factor for InputGradient.
 template <typename T>
 struct FinishBackward {
   using S = ComputeType<T>;
@@ -359,7 +359,6 @@ struct FinishBackward {
     const double dscale = empty ? 0 : (product - rest * sum) * inv_std;
     args.dscale[channel] = static_cast<S>(dscale);
     args.doffset[channel] = static_cast<S>(sum);
-    // Frozen statistics pass nothing on.
     const bool passes = args.is_training && !empty;
     const double n = static_cast<double>(args.shape.n);
     const double slope = passes ? dscale / n * inv_std : 0;
@@ -405,10 +404,11 @@ struct InputGradient {
   __device__ __forceinline__ S operator()(const Channel& c, S x, S dy) const {
     const S difference = x - c.affine.mean;
     const S dz = Activated(relu, c.affine(difference), dy);
+    if (frozen) return dz * c.affine.factor;
     return fma(-difference, c.dfactor, dz - c.dconstant) * c.affine.factor;
   }
 
-  bool relu;
+  bool relu, frozen;
   const S* scale;
   const S* offset;
   BatchNormSaved<const S> saved;
@@ -532,8 +532,13 @@ std::string BatchNormBackwardGpu(const BatchNormBackwardArgs<T>& args, CudaStrea
     error = LaunchChannels(Slices(shape).count, FinishBackward<T>{args}, stream);
   }
   if (!error.empty() || shape.n == 0) return error;
-  const InputGradient<T> map{relu,       args.scale,        args.offset,
-                             args.saved, args.coefficients, args.coefficients + shape.C};
+  const InputGradient<T> map{relu,
+                             /*frozen=*/!args.is_training,
+                             args.scale,
+                             args.offset,
+                             args.saved,
+                             args.coefficients,
+                             args.coefficients + shape.C};
   return LaunchMap<T>(shape, args.x, args.dy, map, args.dx, stream);
 }
 

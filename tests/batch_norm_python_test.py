@@ -70,6 +70,23 @@ def relative_error(actual, expected):
     return np.max(np.abs(np.asarray(tf.cast(actual, tf.float64)) - expected)) / np.max(np.abs(expected))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_inference_gradients_of_an_input_that_is_not_finite_are_those_of_the_stock_op(bad):
+    arrays = problem((5, 3, 2, 7))
+    arrays["x"][1, 2, 0, 4] = bad
+
+    def fused(x, scale, offset, mean, variance):
+        y, _, _ = tf.compat.v1.nn.fused_batch_norm(
+            x, scale[MEMBER], offset[MEMBER], mean[MEMBER], variance[MEMBER], epsilon=EPSILON, is_training=False)
+        return late_phase.ops.BatchNormResult(y, None, None)
+
+    actual = results_and_gradients(functools.partial(batch_norm, is_training=False), tensors(arrays, tf.float32))
+    expected = results_and_gradients(fused, tensors(arrays, tf.float32))
+    for name in ("dx", "doffset"):
+        assert relative_error(actual[name], tf.convert_to_tensor(expected[name])) < TOLERANCE[tf.float32]
+    assert list(zip(*np.nonzero(~np.isfinite(actual["dscale"])))) == list(zip(*np.nonzero(~np.isfinite(tf.convert_to_tensor(expected["dscale"]))))) == [(MEMBER, 4)]
+
+
 @pytest.mark.parametrize("dtype", [tf.float64, tf.float32, tf.float16, tf.bfloat16])
 @pytest.mark.parametrize("mode", ["eager", "function"])
 @pytest.mark.parametrize("is_training", [True, False])

@@ -461,6 +461,27 @@ TEST_P(BatchNormPlace, NaNStaysInItsChannel) {
   }
 }
 
+// With frozen statistics dx = scale · dz / √(σ² + epsilon) whatever x is: an x that is not finite
+// shows in y and, since x̂ is a factor of it, in dscale.
+TEST_P(BatchNormPlace, InferenceGradientOfAnInputThatIsNotFinite) {
+  for (bool relu : {true, false}) {
+    for (int64_t bad_channel : {0, 20, 36}) {
+      for (double bad : {kNaN, kInf, -kInf}) {
+        BatchNormProblem p = MakeBatchNormProblem({70, 37, /*is_training=*/false, relu});
+        p.x[33 * 37 + bad_channel] = bad;
+        const CoreRun<float> run(p, Threads(2));
+        const auto expected = BatchNormReference(p);
+        EXPECT_LT(RelativeError(run.dx, expected.dx), kTolerance<float>);
+        EXPECT_LT(RelativeError(run.doffset, expected.doffset), kTolerance<float>);
+        for (int64_t j = 0; j < 37; ++j) {
+          EXPECT_EQ(std::isfinite(run.dscale[j]), j != bad_channel);
+          EXPECT_EQ(std::isfinite(run.dscale[j]), std::isfinite(expected.dscale[j]));
+        }
+      }
+    }
+  }
+}
+
 // The rectifier passes NaN on: a diverged run must show.
 TEST_P(BatchNormPlace, ReluKeepsNaN) {
   BatchNormProblem p = MakeBatchNormProblem({3, 5, /*is_training=*/false, /*relu=*/true});

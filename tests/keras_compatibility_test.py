@@ -23,7 +23,8 @@ CHECKED_BY = {
         "keras_layers_test.py::test_mixed_precision_trains", "test_float64_trains", "test_weights_of_batch_norm_are_never_of_16_bits"],
     "Sequential, Functional and nested models, `keras.applications`": [
         "keras_layers_test.py::test_converted_application_predicts_the_same_at_once", "keras_ensemble_test.py::test_is_the_mean_of_single_members"],
-    "models of your own class": ["test_a_model_of_ones_own_class_trains_and_is_not_collapsed"],
+    "models of your own class": [
+        "test_a_model_of_ones_own_class_trains_and_is_not_collapsed", "keras_training_mode_test.py::test_a_gradient_of_the_mean_is_refused"],
     "`OneDeviceStrategy`, `MirroredStrategy`": [
         "test_one_device_strategy", "keras_distribute_test.py::test_fit_on_two_devices_is_that_of_one_with_the_joint_minibatch",
         "keras_distribute_test.py::test_a_loop_on_two_devices_is_fit"],

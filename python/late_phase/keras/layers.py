@@ -185,7 +185,7 @@ class BatchNormalization(MemberLayer):
         )
 
     def _train(self, x):
-        result = self._fused(x, lambda variable: tf.convert_to_tensor(variable.value), self.current_member(), is_training=True)
+        result = self._fused(x, lambda variable: self.row(variable, training=True)[tf.newaxis], tf.constant(0), is_training=True)
         # Keras's moving variance is of the biased one; its rounding is small beside epsilon, with which alone it is used.
         biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
         self.write_rows([(self.moving_mean, result.running_mean), (self.moving_variance, self._moved(self.moving_variance, biased))])

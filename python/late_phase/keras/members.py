@@ -39,8 +39,17 @@ class _EqualRows(keras.initializers.Initializer):
 
 def mean_of_rows(variable):
     """[K, ...] -> [...]: what the members stand for together. Of equal rows it is that row exactly."""
-    rows = tf.convert_to_tensor(variable.value)
-    return rows[0] + tf.reduce_mean(rows - rows[0], axis=0)
+    return _mean_of_rows(tf.convert_to_tensor(variable.value))
+
+
+@tf.custom_gradient
+def _mean_of_rows(rows):
+    def gradient(of_mean):
+        # Names its rows, so that the optimizer can tell it from the gradient of one member.
+        members = rows.shape[0]
+        return tf.IndexedSlices(tf.repeat(of_mean[tf.newaxis] / members, members, axis=0), tf.range(members), tf.constant(rows.shape.as_list()))
+
+    return rows[0] + tf.reduce_mean(rows - rows[0], axis=0), gradient
 
 
 def split_members(x, members):
@@ -73,6 +82,7 @@ class MemberLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.members = check_members(members)
         self._optimizer = lambda: None  # a weak reference, once an optimizer is attached
+        self._last_training = False  # of the calls of `row`
 
     def add_member_weight(self, shape, initializer, **kwargs):
         """A weight [K, shape]. The initializer is for one row."""
@@ -103,14 +113,20 @@ class MemberLayer(keras.layers.Layer):
 
     def row(self, variable, training):
         """The row of a [K, ...] weight that this call uses: the minibatch's member in training, else the mean."""
-        if not training:
-            return mean_of_rows(variable)
-        return tf.gather(variable.value, self.current_member())  # its gradient is the row's alone
+        self._last_training = bool(training)
+        if training:
+            optimizer = self.attached_optimizer()
+            if optimizer is not None:
+                optimizer.spawn_if_due()
+        return self._row_of_last_call(variable)
 
-    def current_member(self):
-        """int32 []: the member of a training call; 0 without an optimizer that has members."""
-        optimizer = self.attached_optimizer()
-        return tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
+    def _row_of_last_call(self, variable):
+        """As `row`, in training or not as then. Also outside of a call, where Keras asks for losses."""
+        if not self._last_training:
+            return mean_of_rows(variable)
+        optimizer = self._optimizer()
+        member = tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
+        return tf.gather(variable.value, member)  # its gradient is the row's alone
 
     def write_rows(self, pairs):
         """Writes the current member's row of each (state, row); all rows if there are no members yet. Replicas write the mean of theirs."""

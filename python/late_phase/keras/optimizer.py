@@ -10,6 +10,7 @@ import tensorflow as tf
 import late_phase
 from late_phase.keras import private
 from late_phase.keras.fused_updates import FusedBase, FusedMembers, FusedRule
+from late_phase.keras.member_gradients import member_row, require_one_member
 from late_phase.keras.members import MemberLayer, check_members, register
 from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers
 
@@ -44,7 +45,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
 
     Weights of layers of `late_phase.keras` are late-phase weights, all others are base weights. `model.compile` is enough for
     the layers to follow the optimizer; a training loop of your own calls `optimizer.build(model.trainable_variables)` before
-    its first step. `learning_rate`, a number or a schedule, is that of the base weights, and is counted in minibatches.
+    its first step, and the model with `training=True`: gradients that are not of the current member alone are refused.
+    `learning_rate`, a number or a schedule, is that of the base weights, and is counted in minibatches.
 
     Example:
 
@@ -99,6 +101,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         self.sigma = _check("sigma", sigma, 0 <= sigma < np.inf, "at least 0")
         self.base_scale = _check("base_scale", base_scale, 0 < base_scale <= 1, "in (0, 1]")
         self.seed = seed
+        self._spawn_is_due = False
         self._follows = member is None
         if member is None:
             member = base.__class__.from_config(base.get_config())
@@ -123,6 +126,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         for layer in private.flatten_layers(model):
             if isinstance(layer, MemberLayer):
                 layer.attach(self)
+        if self.members > 1 and self.start == 0 and model.built:
+            self.build(model.trainable_variables)  # before the first minibatch, which is a member's
 
     def build(self, variables):
         if self.built:
@@ -166,16 +171,32 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             parts.member_updates = FusedMembers(self, member_rule, late, self.members)
         else:
             parts.member_updates = WrappedMembers(self, parts.member, late, self.members)
-        if self.members > 1 and self.start == 0:
-            self._spawn(private.strategy_of(self))
+        self._spawn_is_due = self.members > 1 and self.start == 0
+        self.spawn_if_due()
+
+    def spawn_if_due(self):
+        """Spawns the members of start=0, once their weights have values: those made while a step is traced get them after it.
+
+        Layers call this before each minibatch.
+        """
+        if not self._spawn_is_due:
+            return
+        strategy = private.strategy_of(self)
+        with tf.init_scope(), strategy.scope():
+            if all(variable.value.is_initialized() for variable in self._parts.late_variables):
+                self._spawn_is_due = False
+                self._spawn(strategy)
 
     def apply(self, grads, trainable_variables=None):
-        if not self.built:
-            if trainable_variables is None:
-                raise ValueError("The optimizer must be built, or `trainable_variables` given.")
-            self._require_attached(trainable_variables)
-            self.build(trainable_variables)
+        if not self.built and trainable_variables is None:
+            raise ValueError("The optimizer must be built, or `trainable_variables` given.")
         variables = self._parts.variables if trainable_variables is None else list(trainable_variables)
+        member = tf.convert_to_tensor(self.member.value)
+        late = [(v, g) for v, g in zip(variables, grads) if g is not None and getattr(v, "late_phase_members", 1) > 1]
+        one_member = require_one_member(late, member)
+        if not self.built:
+            self._require_attached(variables)
+            self.build(variables)
         private.require_known(self, variables)
         gradients = {private.variable_key(self, v): g for v, g in zip(variables, grads) if g is not None}
         base_variables = [v for v in self._parts.base_variables if private.variable_key(self, v) in gradients]
@@ -183,8 +204,10 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         base_gradients = [gradients[private.variable_key(self, v)] for v in base_variables]
         if self.members > 1:
             self._require_dense(base_variables, base_gradients)
-        member = tf.convert_to_tensor(self.member.value)
-        late_gradients = [self._row_of(gradients[private.variable_key(self, v)], member) for v in late_variables]
+        late_gradients = [member_row(gradients[private.variable_key(self, v)], member) for v in late_variables]
+        if one_member is not None:
+            with tf.control_dependencies([one_member]):
+                base_gradients, late_gradients = tf.nest.map_structure(tf.identity, [base_gradients, late_gradients])
         if private.strategy_of(self).num_replicas_in_sync > 1:
             replicas = tf.distribute.get_replica_context()
             base_gradients, late_gradients = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [base_gradients, late_gradients])
@@ -202,6 +225,11 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                     "The layers must know the optimizer before the first training step: compile the model with it, or call "
                     f"optimizer.build(model.trainable_variables). Received: {variable.path}, whose layer does not"
                 )
+        if self.members > 1 and self.start == 0 and self.sigma > 0 and tf.executing_eagerly():
+            raise ValueError(
+                "With start=0 the first minibatch is a member's already: the model must be built before a training that is run eagerly; call "
+                "it once, or give it an Input. Received: start=0 and a model without weights before the first minibatch"
+            )
 
     @staticmethod
     def _require_dense(variables, gradients):
@@ -212,15 +240,6 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                     "a Dense layer without bias on one-hot inputs has such. "
                     f"Received: a sparse gradient of {variable.path}"
                 )
-
-    @staticmethod
-    def _row_of(gradient, member):
-        """Of a [K, ...] gradient, of which only one row is not zero."""
-        if not isinstance(gradient, tf.IndexedSlices):
-            return tf.gather(gradient, member)
-        if gradient.values.shape[0] == 1:
-            return tf.squeeze(gradient.values, axis=0)
-        return tf.reduce_sum(gradient.values, axis=0)  # of a layer that is called more than once
 
     def _update(self, strategy, base, late):
         """One step with (variable, gradient) pairs, seen from all replicas at once, whose reduced gradients are alike."""

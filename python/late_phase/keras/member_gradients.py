@@ -1,0 +1,56 @@
+"""From the gradient of a [K, ...] weight to that of the current member's row, which alone an update uses."""
+
+import tensorflow as tf
+
+_RULE = (
+    "The gradient of a weight with members must be of the current member alone: call the model with training=True, because layers use the "
+    "mean of the members otherwise. `fit` does so only if the `call` of the model has a `training` argument; a layer that is called with "
+    "training=False on purpose must be frozen (trainable = False). Received: a gradient of other members for"
+)
+
+
+def member_row(gradient, member):
+    """[...]: row `member`, int32 [], of a [K, ...] gradient."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.gather(gradient, member)
+    if gradient.values.shape[0] == 1:
+        return tf.squeeze(gradient.values, axis=0)
+    return tf.reduce_sum(gradient.values, axis=0)  # of a layer that is called more than once, or has a regularizer
+
+
+def require_one_member(pairs, member):
+    """Refuses (variable, gradient) pairs with a value that is not in row `member`.
+
+    Returns:
+      In a graph, the op that does so; it must run before the updates. Else None.
+    """
+    paths = [variable.path for variable, _ in pairs]
+    if not pairs:
+        return None
+    if not tf.executing_eagerly():
+        for path, (_, gradient) in zip(paths, pairs):
+            if _is_known_to_be_of_several(gradient):
+                raise ValueError(f"{_RULE} {path}")  # while the step is traced
+    found = tf.stack([_has_other_rows(gradient, member) for _, gradient in pairs])
+    if not tf.executing_eagerly():
+        return tf.debugging.Assert(~tf.reduce_any(found), [_RULE, tf.boolean_mask(paths, found)])
+    if tf.reduce_any(found):
+        raise ValueError(f"{_RULE} {', '.join(path for path, other in zip(paths, found.numpy()) if other)}")
+    return None
+
+
+def _is_known_to_be_of_several(gradient):
+    indices = tf.get_static_value(gradient.indices) if isinstance(gradient, tf.IndexedSlices) else None
+    return indices is not None and len(set(indices.tolist())) > 1
+
+
+def _has_other_rows(gradient, member):
+    """bool []. NaN is no value of another row: clipping by a norm that is NaN writes it everywhere."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        rows, values = tf.range(tf.shape(gradient)[0]), gradient
+    elif gradient.values.shape[0] == 1:
+        return gradient.indices[0] != tf.cast(member, gradient.indices.dtype)
+    else:
+        rows, values = gradient.indices, gradient.values
+    others = tf.boolean_mask(values, rows != tf.cast(member, rows.dtype))
+    return tf.reduce_any(tf.abs(others) > 0)

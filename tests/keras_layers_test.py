@@ -208,8 +208,8 @@ def stock(last):
     (lambda: late_phase.keras.BatchNormalization(members=2, axis=1)(np.ones((2, 3, 4), "float32")), "`axis` must be the last one"),
     (lambda: late_phase.keras.collapse(keras.Sequential([late_phase.keras.Dense(3, members=2)])), "`model` must be built"),
     (lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2), "The last layer must be Dense.*Received: re_lu.*ReLU"),
-    (lambda: late_phase.keras.convert(stock(keras.layers.Dense(2, kernel_constraint="non_neg", name="out")), members=2),
-     "out cannot get members: Dense with members has no such option. Received: kernel_constraint="),
+    (lambda: late_phase.keras.convert(stock(keras.layers.BatchNormalization(gamma_constraint="non_neg", name="norm")), members=2, head=False),
+     "norm cannot get members: BatchNormalization with members has no such option. Received: gamma_constraint="),
     (lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2, head=False), "There must be a BatchNormalization layer"),
     (lambda: late_phase.keras.collapse(Subclassed()), "`model` must be Sequential or Functional.*Received: Subclassed"),
 ])

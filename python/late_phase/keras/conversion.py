@@ -89,7 +89,7 @@ def _with_members(layer, members):
     cls = _WITH_MEMBERS[type(layer)]
     required = {"units": layer.units} if cls is Dense else {}
     config, default, known = layer.get_config(), type(layer)(**required).get_config(), cls(members=members, **required).get_config()
-    lacking = {key: value for key, value in config.items() if key not in known and value != default[key]}
+    lacking = {key: value for key, value in config.items() if key not in known and value != default.get(key)}
     if lacking:
         options = ", ".join(f"{key}={value!r}" for key, value in lacking.items())
         raise ValueError(f"{layer.name} cannot get members: {cls.__name__} with members has no such option. Received: {options}")

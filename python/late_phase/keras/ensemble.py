@@ -193,10 +193,14 @@ class MeanOfMembers(keras.layers.Layer):
         super().__init__(**kwargs)
         self.members = members
         self.activation = keras.activations.get(activation)
+        self.supports_masking = True
         self.built = True
 
     def call(self, inputs):
         return tf.reduce_mean(split_members(self.activation(inputs), self.members), axis=0)
+
+    def compute_mask(self, inputs, mask=None):
+        return None if mask is None else keras.ops.split(mask, self.members, axis=0)[0]  # all members have the same
 
     def compute_output_shape(self, input_shape):
         return (None if input_shape[0] is None else input_shape[0] // self.members, *input_shape[1:])

@@ -1,4 +1,4 @@
-"""Keras layers with members. Each has the options of the Keras layer of its name, and `members`."""
+"""Keras's Dense and BatchNormalization with members. Each lists the options that it has of the Keras layer of its name."""
 
 import keras
 import tensorflow as tf
@@ -23,18 +23,26 @@ class Dense(MemberLayer):
     Args:
       units: the size of the output.
       members: K, how many members there are.
-      activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: as in
-        `keras.layers.Dense`; initializers are for one member, with which all start.
-      **kwargs: those of every Keras layer: `name`, `dtype`, `trainable`.
+      activation, use_bias: as in `keras.layers.Dense`.
+      kernel_initializer, bias_initializer: for one member, with which all start.
+      kernel_regularizer, bias_regularizer: of the weights that a call uses: a member's in training, the mean in inference.
+      activity_regularizer: as in `keras.layers.Dense`.
+      kernel_constraint, bias_constraint: hold for a member after each of its updates.
+      **kwargs: those of every Keras layer: `name`, `dtype`, `trainable`. There is no LoRA and no quantization.
+
+    Raises:
+      ValueError: `units` or `members` is not a positive integer, or an option is not one of these.
     """
 
     plain_class = keras.layers.Dense
 
     def __init__(
         self, units, members, activation=None, use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zeros",
-        kernel_regularizer=None, bias_regularizer=None, **kwargs,
+        kernel_regularizer=None, bias_regularizer=None, activity_regularizer=None, kernel_constraint=None, bias_constraint=None, **kwargs,
     ):  # fmt: skip
-        super().__init__(members, **kwargs)
+        super().__init__(members, activity_regularizer=activity_regularizer, **kwargs)
+        if not isinstance(units, int) or units <= 0:
+            raise ValueError(f"`units` must be a positive integer. Received: units={units!r}")
         self.units = units
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
@@ -42,34 +50,38 @@ class Dense(MemberLayer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
+        self.supports_masking = True
         self.supports_jit = False
 
     def build(self, input_shape):
         inputs = input_shape[-1]
-        self.kernel = self.add_member_weight((inputs, self.units), self.kernel_initializer, name="kernel")
-        self.bias = self.add_member_weight((self.units,), self.bias_initializer, name="bias") if self.use_bias else None
+        self.kernel = self.add_member_weight(
+            (inputs, self.units), self.kernel_initializer, self.kernel_regularizer, self.kernel_constraint, name="kernel"
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_member_weight((self.units,), self.bias_initializer, self.bias_regularizer, self.bias_constraint, name="bias")
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: inputs})
         self.built = True
 
     def call(self, inputs, training=False):
-        kernel = tf.cast(self.row(self.kernel, training), self.compute_dtype)
-        outputs = tf.tensordot(inputs, kernel, axes=1)
-        if self.kernel_regularizer is not None and training:
-            self.add_loss(self.kernel_regularizer(kernel))
+        dtype = self.dtype_for(inputs)
+        outputs = keras.ops.matmul(inputs, tf.cast(self.row(self.kernel, training), dtype))
         if self.bias is not None:
-            bias = tf.cast(self.row(self.bias, training), self.compute_dtype)
-            outputs = outputs + bias
-            if self.bias_regularizer is not None and training:
-                self.add_loss(self.bias_regularizer(bias))
-        return self.activation(outputs)
+            outputs = keras.ops.add(outputs, tf.cast(self.row(self.bias, training), dtype))
+        return outputs if self.activation is None else self.activation(outputs)
 
     def call_members(self, inputs):
-        x = split_members(inputs, self.members)  # [K, N, ..., C]
-        outputs = tf.einsum("kn...c,kcu->kn...u", x, tf.cast(self.kernel.value, self.compute_dtype))
+        dtype = self.dtype_for(inputs)
+        x = tf.cast(split_members(inputs, self.members), dtype)  # [K, N, ..., C]
+        outputs = tf.einsum("kn...c,kcu->kn...u", x, tf.cast(self.kernel.value, dtype))
         if self.bias is not None:
-            outputs = outputs + tf.cast(along_members(self.bias, outputs), self.compute_dtype)
-        return self.activation(join_members(outputs))
+            outputs = outputs + tf.cast(along_members(self.bias, outputs), dtype)
+        outputs = join_members(outputs)
+        return outputs if self.activation is None else self.activation(outputs)
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
@@ -84,6 +96,9 @@ class Dense(MemberLayer):
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "activity_regularizer": keras.regularizers.serialize(self.activity_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
         }
 
 

@@ -81,14 +81,25 @@ class MemberLayer(keras.layers.Layer):
     def __init__(self, members, **kwargs):
         super().__init__(**kwargs)
         self.members = check_members(members)
+        if self.quantization_mode is not None:
+            raise ValueError(f"`dtype` must be without quantization in {type(self).__name__} with members. Received: dtype={self.dtype_policy.name}")
         self._optimizer = lambda: None  # a weak reference, once an optimizer is attached
         self._last_training = False  # of the calls of `row`
 
-    def add_member_weight(self, shape, initializer, **kwargs):
-        """A weight [K, shape]. The initializer is for one row."""
+    def add_member_weight(self, shape, initializer, regularizer=None, constraint=None, **kwargs):
+        """A weight [K, shape]. Initializer, regularizer and constraint are for one row.
+
+        Regularized is the row that a call uses: a member's in training, the mean in inference. A constraint holds for a member after
+        each of its updates.
+        """
         # Not cast as a whole in mixed precision: a call reads one row.
-        variable = self.add_weight(shape=(self.members, *shape), initializer=_EqualRows(initializer), autocast=False, **kwargs)
+        variable = self.add_weight(
+            shape=(self.members, *shape), initializer=_EqualRows(initializer), constraint=constraint, autocast=False, **kwargs
+        )
         variable.late_phase_members, variable.late_phase_layer = self.members, weakref.ref(self)
+        if regularizer is not None:
+            regularizer = keras.regularizers.get(regularizer)
+            variable.regularizer = lambda _: regularizer(variable.late_phase_layer()._row_of_last_call(variable))
         return variable
 
     def attach(self, optimizer):
@@ -127,6 +138,10 @@ class MemberLayer(keras.layers.Layer):
         optimizer = self._optimizer()
         member = tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
         return tf.gather(variable.value, member)  # its gradient is the row's alone
+
+    def dtype_for(self, inputs):
+        """In which a call computes: `compute_dtype`, unless a wrapper of another dtype, such as TimeDistributed, hands on wider inputs."""
+        return keras.backend.result_type(inputs.dtype, self.compute_dtype)
 
     def write_rows(self, pairs):
         """Writes the current member's row of each (state, row); all rows if there are no members yet. Replicas write the mean of theirs."""

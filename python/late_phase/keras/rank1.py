@@ -39,9 +39,12 @@ class Rank1Layer(MemberLayer):
         self.u = self.add_member_weight((inputs,), self.u_initializer, name="u")
         self.v = self.add_member_weight((outputs,), self.v_initializer, name="v")
 
-    def factors(self, training):
+    def factors(self, training, dtype):
         """u [in] and v [out] of this call."""
-        return [tf.cast(self.row(factor, training), self.compute_dtype) for factor in (self.u, self.v)]
+        return [tf.cast(self.row(factor, training), dtype) for factor in (self.u, self.v)]
+
+    def enable_lora(self, *args, **kwargs):
+        raise ValueError(f"{type(self).__name__} has no LoRA: its members share the kernel. Received: enable_lora of {self.path}")
 
     def times(self, x, factor):
         """Each member's part of x [K*N, ..., C] times its row of a factor [K, C]."""
@@ -53,7 +56,8 @@ class Rank1Layer(MemberLayer):
         return scaled(kernel.numpy().astype(np.float64), *(factor.numpy().mean(axis=0, dtype=np.float64) for factor in (self.u, self.v)))
 
     def _with_bias(self, outputs):
-        return self.activation(outputs if self.bias is None else keras.ops.add(outputs, self.bias))
+        outputs = outputs if self.bias is None else keras.ops.add(outputs, self.bias)
+        return outputs if self.activation is None else self.activation(outputs)
 
     def plain_weights(self):
         return [self.plain_kernel(self.kernel), *([] if self.bias is None else [self.bias.numpy()])]
@@ -101,11 +105,14 @@ class Rank1Dense(Rank1Layer, keras.layers.Dense):
         self.add_factors(input_shape[-1], self.units)
 
     def call(self, inputs, training=False):
-        u, v = self.factors(training)
-        return self._with_bias(keras.ops.matmul(inputs * u, self.kernel) * v)
+        u, v = self.factors(training, self.dtype_for(inputs))
+        if isinstance(inputs, tf.SparseTensor):  # cannot be scaled along one axis
+            return self._with_bias(keras.ops.matmul(inputs, scaled(tf.cast(self.kernel, u.dtype), u, v)))
+        return self._with_bias(keras.ops.matmul(keras.ops.multiply(inputs, u), self.kernel) * v)
 
     def call_members(self, inputs):
-        return self._with_bias(self.times(keras.ops.matmul(self.times(inputs, self.u), self.kernel), self.v))
+        x = tf.cast(inputs, self.dtype_for(inputs))
+        return self._with_bias(self.times(keras.ops.matmul(self.times(x, self.u), self.kernel), self.v))
 
 
 @register
@@ -144,8 +151,12 @@ class Rank1Conv2D(Rank1Layer, keras.layers.Conv2D):
         self.add_factors(input_shape[-1], self.filters)
 
     def call(self, inputs, training=False):
+        dtype = self.dtype_for(inputs)
         # A minibatch has one member, and its kernel is much smaller than its images.
-        return self._with_bias(self.convolution_op(inputs, scaled(self.kernel, *self.factors(training))))
+        kernel = scaled(tf.cast(self.kernel, dtype), *self.factors(training, dtype))
+        return self._with_bias(self.convolution_op(tf.cast(inputs, dtype), kernel))
 
     def call_members(self, inputs):
-        return self._with_bias(self.times(self.convolution_op(self.times(inputs, self.u), self.kernel), self.v))
+        dtype = self.dtype_for(inputs)
+        x = self.convolution_op(self.times(tf.cast(inputs, dtype), self.u), tf.cast(self.kernel, dtype))
+        return self._with_bias(self.times(x, self.v))

@@ -86,10 +86,10 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
                 self._only_member = None
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
-    def factors(self, training):
+    def factors(self, training, dtype):
         if self._only_member is None:
-            return super().factors(training)
-        return [tf.cast(factor.value[self._only_member], self.compute_dtype) for factor in (self.u, self.v)]
+            return super().factors(training, dtype)
+        return [tf.cast(factor.value[self._only_member], dtype) for factor in (self.u, self.v)]
 
     def inner_loop(self, sequences, initial_state, mask, training=False):
         """What Keras's LSTM asks for: last output, outputs [batch, time, units], states."""
@@ -97,13 +97,14 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
             raise ValueError(f"Rank1LSTM takes no mask: the sequences of a batch are of one length. Received: a mask for {self.path}")
         if training and self.dropout:
             sequences = sequences * self.cell.get_dropout_mask(sequences[:, 0])[:, tf.newaxis]
-        x = tf.transpose(sequences, [1, 0, 2])  # [time, batch, features]
+        dtype = self.dtype_for(sequences)
+        x = tf.cast(tf.transpose(sequences, [1, 0, 2]), dtype)  # [time, batch, features]
         if self.go_backwards:
             x = tf.reverse(x, [0])
-        bias = tf.zeros([4 * self.units], x.dtype) if self.cell.bias is None else tf.convert_to_tensor(self.cell.bias)
-        kernels = [tf.convert_to_tensor(kernel) for kernel in (self.cell.kernel, self.cell.recurrent_kernel)]
+        bias = tf.zeros([4 * self.units], dtype) if self.cell.bias is None else self.cell.bias
+        weights = [tf.cast(weight, dtype) for weight in (self.cell.kernel, self.cell.recurrent_kernel, bias)]
         lstm = _lstm if training else _inference
-        h, final_h, final_c = lstm(x, *kernels, bias, *self.factors(training), *initial_state)
+        h, final_h, final_c = lstm(x, *weights, *self.factors(training, dtype), *(tf.cast(state, dtype) for state in initial_state))
         return final_h, tf.transpose(h, [1, 0, 2]), [final_h, final_c]
 
     def plain_weights(self):

@@ -67,6 +67,8 @@ class WrappedMembers:
         """`base_variables` are those that the same optimizer trains: with a single member it clips their joint norm."""
         self._optimizer, self._key = optimizer, functools.partial(variable_key, owner)
         self._rows = {self._key(v): keras.Variable(np.zeros(v.shape[1:]), dtype=v.dtype, trainable=True, name=v.name) for v in variables}
+        for variable in variables:
+            self._rows[self._key(variable)].constraint = variable.constraint
         optimizer.build([*base_variables, *self._rows.values()])
         self._states = []  # (of all members [K, ...], of the current one [...], at first)
         for variable in optimizer.variables:

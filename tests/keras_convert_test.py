@@ -100,7 +100,7 @@ def test_which_layers_are_frozen_is_copied():
     class Frozen(layers.Layer):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
-            self.inner = layers.Dense(4, trainable=False)
+            self.inner = layers.Dense(4)
 
         def call(self, inputs):
             return self.inner(inputs)

@@ -29,7 +29,7 @@ def functional():
 
 # Name -> (what has it, the function that uses it, what that function may do without it).
 NAMES = {
-    "_flatten_layers": (layer, "flatten_layers", "walk `layer.layers` and the layers among a layer's attributes"),
+    "_flatten_layers": (layer, "flatten_layers` and `inner_layers", "walk `layer.layers` and the layers among a layer's attributes"),
     "_run_through_graph": (functional, "run_through_graph", "call `model.operations` in order, or clone the model with a `call_function`"),
     "_get_call_context": (layer, "outermost_layer", "note the model in `LatePhaseOptimizer.attach`, before its first call"),
     "_trainable_variables": (layer, "own_variables", "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`"),
@@ -96,6 +96,19 @@ def test_flatten_layers_finds_each_at_any_depth_once():
     block = Block()
     assert sorted(part.name for part in private.flatten_layers(block)) == ["block", "deep", "inner", "nested"]
     assert sorted(part.name for part in private.flatten_layers(block, include_self=False)) == ["deep", "inner", "nested"]
+
+
+def test_inner_layers_are_in_the_order_of_their_making():
+    class Block(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.second, self.parts = layer(), [keras.Sequential([layer()], name="nested"), layer()]
+
+    block = Block()
+    model = functional()
+    assert private.inner_layers(block) == [block.second, *block.parts]
+    assert [inner.name for inner in private.inner_layers(model)] == ["x", "dense", "relu"]
+    assert private.inner_layers(layer()) == []
 
 
 def test_is_functional():

@@ -434,15 +434,16 @@ def test_character_model_learns(members):
     assert accuracy > 0.7 and loss < 1, (loss, accuracy)
 
 
-def test_wrapped_in_bidirectional_it_trains_and_collapse_says_no():
+def test_wrapped_in_bidirectional_it_trains_and_collapses():
     wrapper = keras.layers.Bidirectional(Rank1LSTM(4, members=K), name="both")
     model = keras.Sequential([keras.Input((6, 3)), wrapper])
     model.compile(late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=K, sigma=0.1), "mse")
     model.fit(np.ones((2 * K, 6, 3)), np.ones((2 * K, 8)), batch_size=2, verbose=0)
     for layer in (wrapper.forward_layer, wrapper.backward_layer):
         assert len({row.tobytes() for row in layer.u.numpy()}) == K
-    with pytest.raises(ValueError, match="must be layers of the model, not parts of others. Received: forward_rank1lstm.* in both"):
-        late_phase.keras.collapse(model)
+    plain, x = late_phase.keras.collapse(model), np.random.default_rng(0).normal(size=(4, 6, 3))
+    assert type(plain.layers[-1].forward_layer) is type(plain.layers[-1].backward_layer) is keras.layers.LSTM
+    np.testing.assert_allclose(plain(x), model(x), rtol=0, atol=1e-5)
 
 
 def test_inference_saves_nothing_for_a_gradient():

@@ -21,6 +21,7 @@ from late_phase.keras.optimizer import LatePhaseOptimizer
 from late_phase.keras.rank1 import Rank1Conv2D, Rank1Dense
 from late_phase.keras.rank1_lstm import Rank1LSTM
 from late_phase.keras.reestimation import reestimate_batch_norm
+from late_phase.keras.summary import summary
 from late_phase.keras.swa import SWA
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "convert",
     "ensemble",
     "reestimate_batch_norm",
+    "summary",
 ]

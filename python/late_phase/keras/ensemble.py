@@ -21,6 +21,10 @@ def ensemble(model, activation=None):
     less and is what late-phase weights are for; an ensemble tells how much the members differ. Keras saves it like any model, unless
     a nested model with members is called both on what depends on members and on what does not.
 
+    A member's statistics in BatchNormalization are of a K-th of the minibatches, and noisier than their mean, which `collapse` uses.
+    `reestimate_batch_norm(ensemble(model), dataset)` estimates each member's from the whole dataset. It writes them to the layers of
+    `model`.
+
     Example:
 
     >>> import keras, late_phase.keras
@@ -168,14 +172,14 @@ class AllMembers(keras.layers.Layer):
             self.layer.build(input_shape)
         self.built = True
 
-    def call(self, *args, mask=None, **kwargs):
-        return self.layer.call_members(*args, **kwargs, **({"mask": mask} if self._takes_mask else {}))
+    def call(self, inputs, *args, mask=None, **kwargs):
+        return self.layer.call_members(inputs, *args, **kwargs, **({"mask": mask} if self._takes_mask else {}))
 
     def compute_mask(self, inputs, mask=None):
         return self.layer.compute_mask(inputs, mask)
 
-    def compute_output_spec(self, *args, mask=None, **kwargs):
-        return self.layer.compute_output_spec(*args, **kwargs)
+    def compute_output_spec(self, inputs, *args, mask=None, **kwargs):
+        return self.layer.compute_output_spec(inputs, *args, **kwargs)
 
     def get_config(self):
         return {**super().get_config(), "layer": keras.saving.serialize_keras_object(self.layer)}

@@ -109,6 +109,11 @@ class BatchNormalization(MemberLayer):
     Training normalises by the minibatch and uses and updates the rows of its member, chosen by `LatePhaseOptimizer`;
     inference uses the mean of the members' rows. One fused op does it.
 
+    With members, a row's moving statistics are updated once in K minibatches, so they move K times as far at once: by momentum^K. Their
+    mean over the members then spans as many minibatches, and follows the weights as closely, as those of Keras's layer. A single
+    member's statistics are of a K-th of these minibatches, and noisier: `reestimate_batch_norm(ensemble(model), dataset)` estimates them
+    from as much data as there is.
+
     Example:
 
     >>> import keras, late_phase.keras
@@ -195,7 +200,6 @@ class BatchNormalization(MemberLayer):
             variance=read(self.moving_variance),
             member=member,
             epsilon=self.epsilon,
-            momentum=1 - self.momentum,
             is_training=is_training,
         )
 
@@ -203,7 +207,7 @@ class BatchNormalization(MemberLayer):
         result = self._fused(x, lambda variable: self.row(variable, training=True)[tf.newaxis], tf.constant(0), is_training=True)
         # Keras's moving variance is of the biased one; its rounding is small beside epsilon, with which alone it is used.
         biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
-        self.write_rows([(self.moving_mean, result.running_mean), (self.moving_variance, self._moved(self.moving_variance, biased))])
+        self._move_statistics(result.saved_mean, biased)
         return result.y
 
     def _train_together(self, x):
@@ -213,16 +217,22 @@ class BatchNormalization(MemberLayer):
         sums, count = replicas.all_reduce(total, [tf.reduce_sum(wide, axis=0), tf.cast(tf.shape(wide)[0], wide.dtype)])
         mean = sums / count
         variance = replicas.all_reduce(total, tf.reduce_sum(tf.square(wide - mean), axis=0)) / count
-        self.write_rows([(self.moving_mean, self._moved(self.moving_mean, mean)), (self.moving_variance, self._moved(self.moving_variance, variance))])
+        self._move_statistics(mean, variance)
         scale = 1.0 if self.gamma is None else self.row(self.gamma, training=True)
         offset = 0.0 if self.beta is None else self.row(self.beta, training=True)
         return tf.cast((wide - mean) * (scale * tf.math.rsqrt(variance + self.epsilon)) + offset, x.dtype)
 
-    def _moved(self, statistic, batch):
-        """The current member's row of a moving statistic, moved towards that of a minibatch, [channels]."""
-        return self.row(statistic, training=True) * self.momentum + tf.stop_gradient(batch) * (1 - self.momentum)
+    def _move_statistics(self, mean, variance):
+        """Moves the current member's statistics towards those of a minibatch, [channels]."""
+        optimizer = self.attached_optimizer()
+        rows = self.members if optimizer is None else tf.size(optimizer.rows())  # which one minibatch writes: all of them, or one
+        momentum = tf.where(tf.equal(rows, 1), tf.constant(self.momentum**self.members, mean.dtype), tf.constant(self.momentum, mean.dtype))
+        pairs = ((self.moving_mean, mean), (self.moving_variance, variance))
+        self.write_rows([
+            (moving, self.row(moving, training=True) * momentum + tf.stop_gradient(batch) * (1 - momentum)) for moving, batch in pairs
+        ])  # fmt: skip
 
-    def call_members(self, inputs):
+    def call_members(self, inputs, mask=None):
         wide = self.moving_mean.dtype
         x = tf.cast(split_members(inputs, self.members), wide)  # [K, N, ..., C]
         mean, variance = along_members(self.moving_mean, x), along_members(self.moving_variance, x)

@@ -12,6 +12,11 @@ def flatten_layers(layer, include_self=True):
     return layer._flatten_layers(include_self=include_self)
 
 
+def inner_layers(layer):
+    """The layers directly inside a layer, in the order in which they were made."""
+    return layer._flatten_layers(include_self=False, recursive=False)
+
+
 def is_functional(model):
     """Whether a model was made from symbolic inputs and outputs: it is then of a class that Keras does not export."""
     return type(model).__name__ == "Functional"

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from late_phase.keras.layers import BatchNormalization
-from late_phase.keras.members import MemberLayer, mean_of_rows
+from late_phase.keras.members import MemberLayer, join_members, mean_of_rows, split_members
 from late_phase.keras.private import flatten_layers
 
 _ARRAY_BATCH = 32  # Keras's own choice for arrays
@@ -25,8 +25,11 @@ def reestimate_batch_norm(model, dataset, steps=None):
 
     One pass over the data, in which BatchNormalization normalises by the batch, as in training, and everything else does what it does
     in inference: no dropout, nothing random, and the weights that inference uses, for layers with members their mean. The new
-    statistics are the mean of those of the batches, each counting by its number of values per channel. For layers with members they
-    become those of every member.
+    statistics are the mean of those of the batches, each counting by its number of values per channel. A batch that leaves a layer
+    one value per channel, such as a last batch of one sample, has no variance and does not count.
+
+    For layers with members the statistics become those of every member, because they belong to the mean of the members' weights. To
+    give each member statistics of its own, for its own weights, pass `ensemble(model)`, which shares the layers of `model`.
 
     Nothing else is touched: no weight, no optimizer, no metric. Statistics are written after the pass, so if it fails, all is as
     before. Frozen layers (`trainable = False`) keep theirs. A layer that the model calls with `training=False` is estimated like the
@@ -47,7 +50,8 @@ def reestimate_batch_norm(model, dataset, steps=None):
       steps: how many batches to take; None: all.
 
     Raises:
-      ValueError: `dataset` has no batch, fewer than `steps`, or no end while `steps` is None; or a layer was not reached.
+      ValueError: `dataset` has no batch, fewer than `steps`, or no end while `steps` is None; a layer was not reached; or all batches
+        leave a layer one value per channel.
     """
     if not model.built:
         raise ValueError("`model` must be built: call it once, or give it an Input. Received: one without weights")
@@ -71,16 +75,26 @@ def reestimate_batch_norm(model, dataset, steps=None):
     counts = np.zeros(len(layers))
     sums = [[0.0, 0.0] for _ in layers]
     batches = 0
-    with _calls_replaced({layer: _normalising_by_the_batch(layer, i, noted) for i, layer in enumerate(layers)}):
+    single = None  # the last layer that a batch left a single value per channel
+    with calls_replaced({layer: _normalising_by_the_batch(layer, i, noted) for i, layer in enumerate(layers)}):
         for x in itertools.islice(_batches(dataset, steps), steps):
             batches += 1
-            for index, count, *statistics in run(keras.tree.map_structure(keras.ops.convert_to_tensor, x)):
-                index, count = int(index), int(count)
+            found = [(int(i), int(count), *pair) for i, count, *pair in run(keras.tree.map_structure(keras.ops.convert_to_tensor, x))]
+            singles = [layers[i] for i, count, *_ in found if count == 1]
+            if singles:  # it has no variance, and all that follows would see the offset alone
+                single = singles[0]
+                continue
+            for i, count, *pair in found:
                 if count:  # an empty batch has no statistics
-                    counts[index] += count
-                    sums[index] = [total + count * s.numpy().astype(np.float64) for total, s in zip(sums[index], statistics)]
+                    counts[i] += count
+                    sums[i] = [total + count * s.numpy().astype(np.float64) for total, s in zip(sums[i], pair)]
     if batches < (steps or 1):
         raise ValueError(f"`dataset` must have at least {steps or 1} batches. Received: {batches} batches")
+    if single and not counts.any():
+        raise ValueError(
+            "The batches must have at least two values per channel in every BatchNormalization layer, or there is no variance. "
+            f"Received: batches with one in {single.path}"
+        )
     for layer, count in zip(layers, counts):
         if not count:
             raise ValueError(f"The data must reach every BatchNormalization layer that is not frozen. Received: no values in {layer.path}")
@@ -118,34 +132,45 @@ def _is_arrays(dataset):
 
 
 @contextlib.contextmanager
-def _calls_replaced(calls):
-    """Lets each layer do what `calls` says for it."""
-    for layer, call in calls.items():
-        layer.call = call  # of the object, in front of the class's
+def calls_replaced(calls):
+    """Lets each layer do what `calls` has for it, {method: function}."""
+    for layer, methods in calls.items():
+        for name, method in methods.items():
+            setattr(layer, name, method)  # of the object, in front of the class's
     try:
         yield
     finally:
-        for layer in calls:
-            del layer.call
+        for layer, methods in calls.items():
+            for name in methods:
+                delattr(layer, name)
 
 
 def _normalising_by_the_batch(layer, index, noted):
-    def read(variable):
-        return mean_of_rows(variable) if isinstance(layer, MemberLayer) else tf.convert_to_tensor(variable)
+    """The methods of a BatchNormalization layer that normalise by the batch, whose statistics they note."""
+
+    def normalise(inputs, mask, kept, gamma, beta):
+        """Has statistics for each place of the axes `kept`, the last of which is that of the channels."""
+        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)  # as Keras computes it
+        others = [axis for axis in range(len(x.shape)) if axis not in kept]
+        if mask is None:
+            mean, variance = tf.nn.moments(x, others, keepdims=True)
+            values = tf.size(x, tf.int64)
+        else:  # [...], without channels
+            mean, variance = tf.nn.weighted_moments(x, others, tf.cast(mask, x.dtype)[..., tf.newaxis], keepdims=True)
+            values = tf.math.count_nonzero(mask) * tf.shape(x, tf.int64)[kept[-1]]
+        noted.append((index, values // tf.size(mean, tf.int64), tf.squeeze(mean, others), tf.squeeze(variance, others)))
+        gamma, beta = (None if v is None else tf.reshape(tf.cast(v, x.dtype), tf.shape(mean)) for v in (gamma, beta))
+        return tf.cast(tf.nn.batch_normalization(x, mean, variance, beta, gamma, layer.epsilon), layer.compute_dtype)
 
     def call(inputs, training=None, mask=None):
-        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)  # as Keras computes it
-        channels = layer.axis % len(inputs.shape)
-        others = [axis for axis in range(len(inputs.shape)) if axis != channels]
-        if mask is None:
-            count = tf.size(x) // tf.shape(x)[channels]
-            mean, variance = tf.nn.moments(x, others)
-        else:  # [...], without channels
-            count = tf.math.count_nonzero(mask)
-            mean, variance = tf.nn.weighted_moments(x, others, tf.cast(mask, x.dtype)[..., tf.newaxis])
-        noted.append((index, count, mean, variance))
-        gamma, beta = (None if v is None else tf.cast(read(v), x.dtype) for v in (layer.gamma, layer.beta))
-        y = keras.ops.batch_normalization(x, mean, variance, axis=channels, offset=beta, scale=gamma, epsilon=layer.epsilon)
-        return tf.cast(y, layer.compute_dtype)
+        read = mean_of_rows if isinstance(layer, MemberLayer) else tf.convert_to_tensor
+        gamma, beta = (None if v is None else read(v) for v in (layer.gamma, layer.beta))
+        return normalise(inputs, mask, [layer.axis % len(inputs.shape)], gamma, beta)
 
-    return call
+    def call_members(inputs, mask=None):
+        """[K*N, ..., channels]: every member by itself. They share the mask."""
+        x, mask = (None if t is None else split_members(t, layer.members) for t in (inputs, mask))
+        gamma, beta = (None if v is None else tf.convert_to_tensor(v) for v in (layer.gamma, layer.beta))
+        return join_members(normalise(x, mask, [0, len(x.shape) - 1], gamma, beta))
+
+    return {"call": call, "call_members": call_members} if isinstance(layer, MemberLayer) else {"call": call}

@@ -83,6 +83,7 @@ class MemberLayer(keras.layers.Layer):
         self.members = check_members(members)
         if self.quantization_mode is not None:
             raise ValueError(f"`dtype` must be without quantization in {type(self).__name__} with members. Received: dtype={self.dtype_policy.name}")
+        self.supports_jit = False  # nor do the ops that train members
         self._optimizer = lambda: None  # a weak reference, once an optimizer is attached
         self._last_training = False  # of the calls of `row`
 
@@ -128,7 +129,7 @@ class MemberLayer(keras.layers.Layer):
         if training:
             optimizer = self.attached_optimizer()
             if optimizer is not None:
-                optimizer.spawn_if_due()
+                optimizer.prepare_rows([v for v in own_variables(self) if hasattr(v, "late_phase_members")])
         return self._row_of_last_call(variable)
 
     def _row_of_last_call(self, variable):

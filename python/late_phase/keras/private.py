@@ -47,6 +47,11 @@ def variable_key(optimizer, variable):
     return optimizer._var_key(variable)
 
 
+def has_decay(optimizer, variable):
+    """Whether a variable was not excluded from weight decay."""
+    return optimizer._use_weight_decay(variable)
+
+
 def require_known(optimizer, variables):
     """Raises a ValueError if an optimizer was built without one of the variables."""
     optimizer._check_variables_are_known(variables)

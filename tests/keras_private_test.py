@@ -172,6 +172,18 @@ def test_has_decay_unless_excluded():
     assert [private.has_decay(optimizer, v) for v in variables] == [False, False, True]
 
 
+def test_watch_sees_every_assignment(tmp_path):
+    made, seen = layer(), []
+    path = tf.train.Checkpoint(layer=made).save(tmp_path / "checkpoint")
+    private.watch(made.kernel, lambda: seen.append(made.kernel.numpy().sum()))
+    made.kernel.assign(np.ones((2, 1)))
+    made.set_weights([2 * np.ones((2, 1)), np.zeros(1)])
+    made.kernel.assign_add(np.ones((2, 1)))
+    assert seen == [2, 4, 6]
+    tf.train.Checkpoint(layer=made).restore(path)
+    assert len(seen) == 4, "TensorFlow restores a variable otherwise: let _WatchedVariable in private.py override what it calls."
+
+
 def test_require_known_refuses_others():
     optimizer, mine, other = keras.optimizers.SGD(0.1), keras.Variable(1.0), keras.Variable(1.0)
     optimizer.build([mine])

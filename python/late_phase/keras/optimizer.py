@@ -13,7 +13,7 @@ from late_phase.keras.fused_updates import FusedBase, FusedMembers, FusedRule
 from late_phase.keras.inner_optimizers import InnerOptimizers
 from late_phase.keras.member_gradients import member_row, require_one_member
 from late_phase.keras.members import MemberLayer, check_members, register
-from late_phase.keras.rows import spawn
+from late_phase.keras.rows import make_equal, rows_differ, spawn
 from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers, first_replica, square_norm
 
 
@@ -36,6 +36,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     the layers to follow the optimizer; a training loop of your own calls `optimizer.build(model.trainable_variables)` before
     its first step, and the model with `training=True`: gradients that are not of the current member alone are refused.
     `learning_rate`, a number, a schedule or a function, is that of the base weights, and is counted in minibatches.
+
+    Members that differ when training begins, after compiling again or loading weights, are never dropped: before `start` they become
+    their mean, which is what inference uses, and from then on, also with `start` 0, they are kept.
 
     From `start` on the weight decay of `base` is scaled, by members * base_scale for SGD and by sqrt(members) for others, because the base
     weights have fewer updates: gradient and decay balance where they did.
@@ -81,6 +84,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             super().__init__(learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name)
             # int32 []: the member of the coming minibatch.
             member_now = keras.Variable(0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica")
+            # bool []: whether rows may differ although there are no members yet, because they came from elsewhere.
+            unequal = keras.Variable(True, dtype="bool", trainable=False, name="unequal", aggregation="only_first_replica")
         private.track(self, member_now)  # which the attribute alone does not do inside of `compile`
         self.member = member_now
         self._members = members
@@ -91,7 +96,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         self._spawn_is_due = False
         self._said_too_short = False
         # In a namespace, because Keras would count what is in attributes, and in lists of them, among this optimizer's own state.
-        self._parts = types.SimpleNamespace(inner=inner)
+        self._parts = types.SimpleNamespace(inner=inner, unequal=unequal)
         inner.follow(self)
 
     members = property(lambda self: self._members, doc="K, how many members there are.")
@@ -181,12 +186,19 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     def prepare_rows(self, variables):
         """Puts the rows of weights with members in the state in which the coming minibatch wants them.
 
-        With `start` 0 they are spawned.
+        With `start` 0 they are spawned. Before `start` they are one member: those that loading made to differ become their mean, as inference
+        has it.
 
         Args:
           variables: of shape [K, ...]. A layer calls this before a training call uses their rows.
         """
         self._spawn_if_due()
+        if self.members > 1 and self.start > 0:
+            tf.cond(self._parts.unequal.value, lambda: make_equal(variables, self._is_late()), lambda: None)
+
+    def rows_changed(self):
+        """Says that rows of weights with members have been assigned from outside."""
+        self._parts.unequal.assign(True)
 
     def _spawn_if_due(self):
         """Spawns the members of start=0, once their weights have values: those made while a step is traced get them after it."""
@@ -196,7 +208,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         with tf.init_scope(), strategy.scope():
             if all(variable.value.is_initialized() for variable in late):
                 self._spawn_is_due = False
-                self._spawn(strategy)
+                # Members that differ already, such as those of an earlier training, are kept.
+                if self.iterations.numpy() == 0 and not rows_differ(late):
+                    self._spawn(strategy)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Excludes weights from the weight decay of `base` and `member`, as Keras's method does, which may also be called on these two.
@@ -323,6 +337,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         since = tf.cast(self.iterations.value, tf.int64) - self.start
         self.member.assign(tf.cast(tf.where(since >= 0, since % self.members, 0), tf.int32))
         if self.start > 0:
+            self._parts.unequal.assign(False)
             tf.cond(tf.equal(since, 0), lambda: self._spawn(strategy), lambda: None)
 
     def _spawn(self, strategy):

@@ -18,7 +18,9 @@ CHECKED_BY = {
     "eager execution, `tf.function`, `steps_per_execution`": [
         "test_eager_training_is_that_of_a_graph", "keras_optimizer_test.py::test_custom_loop_equals_the_plain_loop",
         "keras_optimizer_test.py::test_several_steps_per_execution"],
-    "XLA (`jit_compile=True`)": ["keras_layers_test.py::test_layers_do_not_claim_to_compile_under_xla", "test_xla_takes_the_collapsed_model_only"],
+    "XLA (`jit_compile=True`)": [
+        "keras_layers_test.py::test_layers_do_not_claim_to_compile_under_xla", "test_xla_takes_the_collapsed_model_only",
+        "keras_optimizer_use_test.py::test_plain_layers_compile_under_xla"],
     "`mixed_bfloat16`, `mixed_float16` with `LossScaleOptimizer`, `float64`": [
         "keras_layers_test.py::test_mixed_precision_trains", "test_float64_trains", "test_weights_of_batch_norm_are_never_of_16_bits"],
     "Sequential, Functional and nested models, `keras.applications`": [

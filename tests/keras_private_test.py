@@ -37,6 +37,7 @@ NAMES = {
     "_learning_rate": (keras.optimizers.SGD, "learning_rate_of", "deserialize the learning rate in `optimizer.get_config()`"),
     "_distribution_strategy": (keras.optimizers.SGD, "strategy_of", "keep `tf.distribute.get_strategy()` in the constructor of LatePhaseOptimizer"),
     "_var_key": (keras.optimizers.SGD, "variable_key", "use the id of the Keras variable"),
+    "_use_weight_decay": (keras.optimizers.SGD, "has_decay", "override `exclude_from_weight_decay` and keep what it was given"),
     "_check_variables_are_known": (keras.optimizers.SGD, "require_known", "compare with the variables that `build` was given"),
     "_track_variable": (keras.optimizers.SGD, "track", "hold the variable in a public attribute, which Keras tracks"),
     "__internal__": (lambda: tf, "merge_call", "use `tf.distribute.get_replica_context().merge_call`"),
@@ -176,6 +177,24 @@ def test_strategy_and_key_of_a_variable_with_copies():
     keys = [private.variable_key(optimizer, v) for v in variables]
     copies = [strategy.experimental_local_results(v.value)[0] for v in variables]
     assert keys[0] != keys[1] and [private.variable_key(optimizer, copy) for copy in copies] == keys
+
+
+def test_has_decay_unless_excluded():
+    optimizer, variables = keras.optimizers.SGD(0.1), [keras.Variable(1.0, name=name) for name in ("kernel", "bias", "gamma")]
+    optimizer.exclude_from_weight_decay(var_list=variables[:1], var_names=["bias"])
+    assert [private.has_decay(optimizer, v) for v in variables] == [False, False, True]
+
+
+def test_watch_sees_every_assignment(tmp_path):
+    made, seen = layer(), []
+    path = tf.train.Checkpoint(layer=made).save(tmp_path / "checkpoint")
+    private.watch(made.kernel, lambda: seen.append(made.kernel.numpy().sum()))
+    made.kernel.assign(np.ones((2, 1)))
+    made.set_weights([2 * np.ones((2, 1)), np.zeros(1)])
+    made.kernel.assign_add(np.ones((2, 1)))
+    assert seen == [2, 4, 6]
+    tf.train.Checkpoint(layer=made).restore(path)
+    assert len(seen) == 4, "TensorFlow restores a variable otherwise: let _WatchedVariable in private.py override what it calls."
 
 
 def test_require_known_refuses_others():

@@ -8,6 +8,17 @@ import tensorflow as tf
 import late_phase
 from late_phase.keras.private import variable_key
 
+
+def tf_variable(variable):
+    """What a Keras variable holds; a plain tf.Variable, as a reloaded SavedModel has, is that itself."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def path_of(variable):
+    """What to call a variable in a message."""
+    return getattr(variable, "path", variable.name)
+
+
 # Options of a Keras optimizer that the ops lack.
 _WITHOUT_FUSED_FORM = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "loss_scale_factor", "gradient_accumulation_steps")
 
@@ -41,7 +52,8 @@ class FusedRule:
         """Name -> a new variable of the optimizer `owner`. `counts` is the shape of the count of updates."""
         slots = {name: owner.add_variable_from_reference(variable, name=name) for name in self._slots}
         if self._name == "adam":
-            slots["count"] = owner.add_variable(counts, dtype="int64", name=f"{variable.name}_count")
+            name = path_of(variable).replace("/", "_").replace(":", "_")  # as Keras names the other slots
+            slots["count"] = owner.add_variable(counts, dtype="int64", name=f"{name}_count")
         return slots
 
     def update(self, target, variable, slots, **inputs):
@@ -58,7 +70,7 @@ class FusedRule:
 
 
 class FusedBase:
-    """Base weights: gradients are gathered, and the last of a cycle brings the update, in one op."""
+    """Base weights: gradients are accumulated, and the last of a cycle brings the update, in one op."""
 
     def __init__(self, owner, rule, variables):
         self._rule, self._key = rule, functools.partial(variable_key, owner)
@@ -69,7 +81,7 @@ class FusedBase:
 
     def apply(self, strategy, pairs, now):
         for variable, gradient in pairs:
-            strategy.extended.update(variable.value, self._update, args=(self._slots[self._key(variable)], gradient, now), group=False)
+            strategy.extended.update(tf_variable(variable), self._update, args=(self._slots[self._key(variable)], gradient, now), group=False)
 
     def _update(self, variable, slots, gradient, now):
         scalars = now.of_type[variable.dtype]

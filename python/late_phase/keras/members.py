@@ -4,13 +4,14 @@ A late-phase variable is [K, ...]. All its rows are equal until the optimizer sp
 is what inference wants at any time.
 """
 
+import functools
 import weakref
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from late_phase.keras.private import outermost_layer, own_variables
+from late_phase.keras.private import outermost_layer, own_variables, watch
 from late_phase.keras.wrapped_updates import write_rows
 
 _PACKAGE = "late_phase"
@@ -72,6 +73,12 @@ def along_members(variable, x):
     return tf.reshape(variable.value, [variable.shape[0], *[1] * (len(x.shape) - 2), variable.shape[1]])
 
 
+def _rows_changed(layer):
+    """Rows of a weight of `layer()` have been assigned, by whoever is not training it."""
+    if layer() is not None and layer()._optimizer() is not None:
+        layer()._optimizer().rows_changed()
+
+
 class MemberLayer(keras.layers.Layer):
     """A layer some of whose weights have a row per member."""
 
@@ -83,6 +90,7 @@ class MemberLayer(keras.layers.Layer):
         self.members = check_members(members)
         if self.quantization_mode is not None:
             raise ValueError(f"`dtype` must be without quantization in {type(self).__name__} with members. Received: dtype={self.dtype_policy.name}")
+        self.supports_jit = False  # nor do the ops that train members
         self._optimizer = lambda: None  # a weak reference, once an optimizer is attached
         self._last_training = False  # of the calls of `row`
 
@@ -100,6 +108,7 @@ class MemberLayer(keras.layers.Layer):
         if regularizer is not None:
             regularizer = keras.regularizers.get(regularizer)
             variable.regularizer = lambda _: regularizer(variable.late_phase_layer()._row_of_last_call(variable))
+        watch(variable, functools.partial(_rows_changed, weakref.ref(self)))
         return variable
 
     def attach(self, optimizer):
@@ -128,7 +137,7 @@ class MemberLayer(keras.layers.Layer):
         if training:
             optimizer = self.attached_optimizer()
             if optimizer is not None:
-                optimizer.spawn_if_due()
+                optimizer.prepare_rows([v for v in own_variables(self) if hasattr(v, "late_phase_members")])
         return self._row_of_last_call(variable)
 
     def _row_of_last_call(self, variable):

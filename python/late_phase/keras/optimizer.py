@@ -1,5 +1,6 @@
-"""Algorithm 1 around any two Keras optimizers."""
+"""Algorithm 1 around two Keras optimizers."""
 
+import functools
 import types
 import warnings
 
@@ -7,31 +8,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import late_phase
-from late_phase.keras import private
+from late_phase.keras import incoming, private
 from late_phase.keras.fused_updates import FusedBase, FusedMembers, FusedRule
+from late_phase.keras.inner_optimizers import InnerOptimizers
 from late_phase.keras.member_gradients import member_row, require_one_member
 from late_phase.keras.members import MemberLayer, check_members, register
-from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers
+from late_phase.keras.rows import make_equal, rows_differ, spawn
+from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers, first_replica, square_norm
 
 
 def _check(name, value, good, expected):
     if not good:
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
     return value
-
-
-class _RateNow(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate of a wrapped optimizer, whose own count is of updates, not of minibatches."""
-
-    def __init__(self, rate):
-        self._rate = rate
-
-    def __call__(self, step):
-        return self._rate()
-
-    def get_config(self):
-        return {}
 
 
 @register
@@ -46,7 +35,13 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     Weights of layers of `late_phase.keras` are late-phase weights, all others are base weights. `model.compile` is enough for
     the layers to follow the optimizer; a training loop of your own calls `optimizer.build(model.trainable_variables)` before
     its first step, and the model with `training=True`: gradients that are not of the current member alone are refused.
-    `learning_rate`, a number or a schedule, is that of the base weights, and is counted in minibatches.
+    `learning_rate`, a number, a schedule or a function, is that of the base weights, and is counted in minibatches.
+
+    Members that differ when training begins, after compiling again or loading weights, are never dropped: before `start` they become
+    their mean, which is what inference uses, and from then on, also with `start` 0, they are kept.
+
+    From `start` on the weight decay of `base` is scaled, by members * base_scale for SGD and by sqrt(members) for others, because the base
+    weights have fewer updates: gradient and decay balance where they did.
 
     Example:
 
@@ -62,7 +57,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     [0, 0, 0, 1, 2, 0]
 
     Args:
-      base: a Keras optimizer for the base weights. It may not be built, and belongs to this one from then on.
+      base: a Keras optimizer for the base weights. It may not be built, and belongs to this one from then on. Its `loss_scale_factor`
+        becomes that of this optimizer, as does its `global_clipnorm` unless `member` is given.
       member: a Keras optimizer for the members; None: one like `base`, whose learning rate follows that of `base`.
       members: K. With 1, training is that of the wrapped optimizers.
       start: T0, the step (minibatch) at which the members are spawned.
@@ -74,45 +70,34 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
 
     Raises:
       ValueError: an argument is out of its range, or `base` or `member` is an optimizer that has trained, or with `use_ema` or
-        `gradient_accumulation_steps`.
+        `gradient_accumulation_steps`, or a LossScaleOptimizer, which goes around this one, a MultiOptimizer or a ScheduleFreeAdamW.
     """
 
     def __init__(self, base, member=None, members=1, start=0, sigma=0.0, base_scale=1.0, seed=0, name="late_phase", **kwargs):
         if kwargs:
             raise ValueError(f"Options of an optimizer belong to `base` and `member`. Received: {', '.join(kwargs)}")
         for argument, optimizer in (("base", base), ("member", member)):
-            _check(argument, optimizer, isinstance(optimizer, keras.optimizers.Optimizer) or (argument, optimizer) == ("member", None),
-                   "a Keras optimizer")
             _check(argument, optimizer, not isinstance(optimizer, LatePhaseOptimizer), "a plain Keras optimizer")
-            for option in ("use_ema", "gradient_accumulation_steps"):  # averages and sums of a kind that members would confuse
-                if optimizer is not None and getattr(optimizer, option):
-                    raise ValueError(f"`{argument}` must be without `{option}`. Received: {optimizer.name}, {option}={getattr(optimizer, option)!r}")
-            if optimizer is not None and optimizer.built:
-                raise ValueError(f"`{argument}` must be an optimizer that has not trained yet. Received: {optimizer.name}, which has")
-        _check("member", member, member is None or member is not base, "an optimizer of its own")
-        rate = private.learning_rate_of(base)
-        rate = rate if callable(rate) else float(rate.numpy())
-        with tf.device("CPU:0"):  # where the updates read counts and rates, which on a GPU would be waited for in every step
-            super().__init__(learning_rate=rate, name=name)
+        inner = InnerOptimizers(base, member, check_members(members))
+        # Where the updates of members read counts and rates, which on a GPU would be waited for in every step.
+        with tf.device("CPU:0" if members > 1 else None):
+            super().__init__(learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name)
             # int32 []: the member of the coming minibatch.
-            self.member = keras.Variable(0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica")
-        self._members = check_members(members)
+            member_now = keras.Variable(0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica")
+            # bool []: whether rows may differ although there are no members yet, because they came from elsewhere.
+            unequal = keras.Variable(True, dtype="bool", trainable=False, name="unequal", aggregation="only_first_replica")
+        private.track(self, member_now)  # which the attribute alone does not do inside of `compile`
+        self.member = member_now
+        self._members = members
         self._start = _check("start", start, isinstance(start, int) and start >= 0, "an integer of at least 0")
         self.sigma = _check("sigma", sigma, 0 <= sigma < np.inf, "at least 0")
         self.base_scale = _check("base_scale", base_scale, 0 < base_scale <= 1, "in (0, 1]")
         self.seed = seed
         self._spawn_is_due = False
-        self._follows = member is None
-        if member is None:
-            member = base.__class__.from_config(base.get_config())
+        self._said_too_short = False
         # In a namespace, because Keras would count what is in attributes, and in lists of them, among this optimizer's own state.
-        self._parts = types.SimpleNamespace(base=base, member=member, member_rate=private.learning_rate_of(member))
-        # Their own counts are of updates; learning rates follow minibatches.
-        self._parts.base.learning_rate = _RateNow(lambda: self.learning_rate)
-        if self._follows:
-            self._parts.member.learning_rate = _RateNow(lambda: self.learning_rate)
-        elif callable(self._parts.member_rate):
-            self._parts.member.learning_rate = _RateNow(lambda: self._parts.member_rate(self.iterations))
+        self._parts = types.SimpleNamespace(inner=inner, unequal=unequal)
+        inner.follow(self)
 
     members = property(lambda self: self._members, doc="K, how many members there are.")
     start = property(lambda self: self._start, doc="T0, which is fixed: the state of the members depends on it.")
@@ -132,6 +117,11 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     def build(self, variables):
         if self.built:
             return
+        if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+            raise ValueError(
+                "The optimizer must be built before its first step in `strategy.run`: call optimizer.build(model.trainable_variables) in the "
+                f"strategy's scope. Received: an optimizer that is not built, in {type(tf.distribute.get_strategy()).__name__}.run"
+            )
         with tf.init_scope(), private.strategy_of(self).scope():  # also when the first training step is being traced
             self._build(list(variables))
 
@@ -143,83 +133,136 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                     f"`members` must be the same in the optimizer and in all layers. Received: members={self.members} in the optimizer, "
                     f"members={variable.late_phase_members} in {variable.path}"
                 )
+        if self.members > 1 and not variables:  # as Keras does to restore an optimizer from .h5
+            raise ValueError("There must be variables to train; loading of a whole model from .h5 needs compile=False. Received: none")
         if self.members > 1 and not late:
             raise ValueError(
-                "There must be a weight with members to train: use layers of late_phase.keras in the model, or members=1. "
-                f"Received: {len(variables)} variables without members"
+                "There must be a weight with members to train: use layers of late_phase.keras in the model, and do not freeze all of them "
+                f"(trainable=False); or use members=1. Received: {len(variables)} variables without members"
             )
         super().build(variables)
         for variable in late:
             variable.late_phase_layer().attach(self)
-        parts = self._parts
-        parts.variables = variables
-        parts.late_variables, parts.base_variables = late, [v for v in variables if not hasattr(v, "late_phase_members")]
+        parts, inner = self._parts, self._parts.inner
+        parts.variables, parts.late_variables = variables, late
+        parts.base_variables = [v for v in variables if not hasattr(v, "late_phase_members") and not incoming.is_new_value(v)]
         parts.dtypes = {tf.as_dtype(v.dtype) for v in variables}
-        if not self._follows and isinstance(parts.member_rate, keras.Variable):
-            private.track(self, parts.member_rate)
-        base_rule, member_rule = FusedRule.of(parts.base, parts.base_variables), FusedRule.of(parts.member, late)
+        if inner.member_rate_variable() is not None:
+            private.track(self, inner.member_rate_variable())
+        self._build_updates(late, parts.base_variables)
+        self._spawn_is_due = self.members > 1 and self.start == 0
+        self._spawn_if_due()
+
+    def _build_updates(self, late, base):
+        parts, inner = self._parts, self._parts.inner
+
+        def excluded(variable):
+            optimizer = inner.member if hasattr(variable, "late_phase_members") and not inner.follows else inner.base
+            return not (private.has_decay(optimizer, variable) and private.has_decay(self, variable))
+
+        without_decay = {private.variable_key(self, v) for v in (*base, *late) if excluded(v)}
+
+        def decays(variable):
+            return private.variable_key(self, variable) not in without_decay
+
+        parts.member_updates = None
+        base_rule = member_rule = None
+        if late and inner.clipnorm is None:  # without members Keras's own updates do, which compile under XLA
+            base_rule, member_rule = FusedRule.of(inner.base, base), FusedRule.of(inner.member, late)
         # A single member needs no second optimizer; one for all weights also clips their joint norm.
-        self._joint = self.members == 1 and self._follows and not (base_rule and member_rule)
+        self._joint = bool(late) and self.members == 1 and inner.follows and not (base_rule and member_rule)
         if self._joint:
-            parts.member_updates = WrappedMembers(self, parts.base, late, self.members, parts.base_variables)
+            parts.member_updates = WrappedMembers(self, inner.base, late, self.members, decays, base)
             return
         if base_rule:
-            parts.base_updates = FusedBase(self, base_rule, parts.base_variables)
+            parts.base_updates = FusedBase(self, base_rule, base)
         else:
-            parts.base_updates = WrappedBase(self, parts.base, parts.base_variables, self.members)
+            parts.base_updates = WrappedBase(self, inner.base, base, self.members, decays, inner.clipnorm)
         if member_rule:
             parts.member_updates = FusedMembers(self, member_rule, late, self.members)
-        else:
-            parts.member_updates = WrappedMembers(self, parts.member, late, self.members)
-        self._spawn_is_due = self.members > 1 and self.start == 0
-        self.spawn_if_due()
+        elif late:
+            parts.member_updates = WrappedMembers(self, inner.member, late, self.members, decays, clipnorm=inner.clipnorm)
 
-    def spawn_if_due(self):
-        """Spawns the members of start=0, once their weights have values: those made while a step is traced get them after it.
+    def prepare_rows(self, variables):
+        """Puts the rows of weights with members in the state in which the coming minibatch wants them.
 
-        Layers call this before each minibatch.
+        With `start` 0 they are spawned. Before `start` they are one member: those that loading made to differ become their mean, as inference
+        has it.
+
+        Args:
+          variables: of shape [K, ...]. A layer calls this before a training call uses their rows.
         """
+        self._spawn_if_due()
+        if self.members > 1 and self.start > 0:
+            tf.cond(self._parts.unequal.value, lambda: make_equal(variables, self._is_late()), lambda: None)
+
+    def rows_changed(self):
+        """Says that rows of weights with members have been assigned from outside."""
+        self._parts.unequal.assign(True)
+
+    def _spawn_if_due(self):
+        """Spawns the members of start=0, once their weights have values: those made while a step is traced get them after it."""
         if not self._spawn_is_due:
             return
-        strategy = private.strategy_of(self)
+        strategy, late = private.strategy_of(self), self._parts.late_variables
         with tf.init_scope(), strategy.scope():
-            if all(variable.value.is_initialized() for variable in self._parts.late_variables):
+            if all(variable.value.is_initialized() for variable in late):
                 self._spawn_is_due = False
-                self._spawn(strategy)
+                # Members that differ already, such as those of an earlier training, are kept.
+                if self.iterations.numpy() == 0 and not rows_differ(late):
+                    self._spawn(strategy)
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Excludes weights from the weight decay of `base` and `member`, as Keras's method does, which may also be called on these two.
+
+        Args:
+          var_list: a list of variables.
+          var_names: a list of strings, regular expressions of which one is found in the name of a variable to be excluded.
+        """
+        if self.built:
+            raise ValueError("What is excluded from weight decay must be said before the optimizer is built. Received: one that is")
+        super().exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def apply(self, grads, trainable_variables=None):
+        grads = list(grads)
+        if not grads and not trainable_variables:
+            return  # as in Keras
         if not self.built and trainable_variables is None:
             raise ValueError("The optimizer must be built, or `trainable_variables` given.")
         variables = self._parts.variables if trainable_variables is None else list(trainable_variables)
+        key = functools.partial(private.variable_key, self)
+        gradients = incoming.checked(grads, variables, key)
         member = tf.convert_to_tensor(self.member.value)
-        late = [(v, g) for v, g in zip(variables, grads) if g is not None and getattr(v, "late_phase_members", 1) > 1]
+        late = [(v, gradients[key(v)]) for v in variables if key(v) in gradients and getattr(v, "late_phase_members", 1) > 1]
         one_member = require_one_member(late, member)
         if not self.built:
-            self._require_attached(variables)
+            self._require_ready(variables)
             self.build(variables)
         private.require_known(self, variables)
-        gradients = {private.variable_key(self, v): g for v, g in zip(variables, grads) if g is not None}
-        base_variables = [v for v in self._parts.base_variables if private.variable_key(self, v) in gradients]
-        late_variables = [v for v in self._parts.late_variables if private.variable_key(self, v) in gradients]
-        base_gradients = [gradients[private.variable_key(self, v)] for v in base_variables]
+        base_variables = [v for v in self._parts.base_variables if key(v) in gradients]
+        late_variables = [v for v in self._parts.late_variables if key(v) in gradients]
+        base_gradients = [incoming.unscaled(gradients[key(v)], self.loss_scale_factor) for v in base_variables]
         if self.members > 1:
-            self._require_dense(base_variables, base_gradients)
-        late_gradients = [member_row(gradients[private.variable_key(self, v)], member) for v in late_variables]
+            incoming.require_dense(base_variables, base_gradients)
+        late_gradients = [incoming.unscaled(member_row(gradients[key(v)], member), self.loss_scale_factor) for v in late_variables]
         if one_member is not None:
             with tf.control_dependencies([one_member]):
                 base_gradients, late_gradients = tf.nest.map_structure(tf.identity, [base_gradients, late_gradients])
         if private.strategy_of(self).num_replicas_in_sync > 1:
             replicas = tf.distribute.get_replica_context()
             base_gradients, late_gradients = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [base_gradients, late_gradients])
+        for variable in filter(incoming.is_new_value, variables):
+            if key(variable) in gradients:
+                variable.assign(gradients[key(variable)])
 
         def update(strategy, base_gradients, late_gradients):
             self._update(strategy, list(zip(base_variables, base_gradients)), list(zip(late_variables, late_gradients)))
 
         private.merge_call(update, private.strategy_of(self), base_gradients, late_gradients)
 
-    def _require_attached(self, variables):
-        """Gradients of a member are of no use if the layers chose another one."""
-        for variable in variables:
+    def _require_ready(self, variables):
+        """To be built by its first step."""
+        for variable in variables:  # gradients of a member are of no use if the layers chose another one
             if self.members > 1 and hasattr(variable, "late_phase_layer") and variable.late_phase_layer()._optimizer() is not self:
                 raise ValueError(
                     "The layers must know the optimizer before the first training step: compile the model with it, or call "
@@ -231,35 +274,36 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 "it once, or give it an Input. Received: start=0 and a model without weights before the first minibatch"
             )
 
-    @staticmethod
-    def _require_dense(variables, gradients):
-        for variable, gradient in zip(variables, gradients):
-            if isinstance(gradient, tf.IndexedSlices):
-                raise ValueError(
-                    "Gradients of base weights must be dense, because they are summed over the members; in place of an Embedding, "
-                    "a Dense layer without bias on one-hot inputs has such. "
-                    f"Received: a sparse gradient of {variable.path}"
-                )
-
     def _update(self, strategy, base, late):
         """One step with (variable, gradient) pairs, seen from all replicas at once, whose reduced gradients are alike."""
-        now = self._now()
+        parts, now = self._parts, self._now()
+        if parts.inner.clipnorm is not None:  # before `start` gradients are clipped by the norm of all of them
+            base, late = first_replica(strategy, base), first_replica(strategy, late)
+            now.base_square_norm, now.member_square_norm = tf.cond(
+                now.is_late,
+                lambda: (tf.constant(0, tf.float64), tf.constant(0, tf.float64)),
+                lambda: (square_norm([g for _, g in base]), square_norm([g for _, g in late])),
+            )
         if self._joint:
-            self._parts.member_updates.apply(strategy, late, now, base)
+            parts.member_updates.apply(strategy, late, now, base)
         else:
-            self._parts.member_updates.apply(strategy, late, now)
-            self._parts.base_updates.apply(strategy, base, now)
+            if late:
+                parts.member_updates.apply(strategy, late, now)
+            parts.base_updates.apply(strategy, base, now)
         self._advance(strategy)
 
     def _now(self):
         """What the updates of a step depend on."""
         parts, late = self._parts, self._is_late()
-        rate = parts.member_rate(self.iterations) if callable(parts.member_rate) else parts.member_rate
-        base_scale = tf.constant(1.0, tf.float64) if late is None else tf.where(late, tf.constant(self.base_scale, tf.float64), 1.0)
-        of_type = {}
+        inner = parts.inner
+
+        def from_start(value):  # float64 []: 1 before
+            return tf.constant(1.0, tf.float64) if late is None else tf.where(late, tf.constant(value, tf.float64), 1.0)
+
+        base_scale, of_type = from_start(self.base_scale), {}
         for dtype in parts.dtypes:
             base_rate = tf.cast(self.learning_rate, dtype)
-            member_rate = base_rate if self._follows else tf.cast(rate, dtype)
+            member_rate = base_rate if inner.follows else tf.cast(inner.member_rate(self.iterations), dtype)
             of_type[dtype] = types.SimpleNamespace(base_rate=base_rate, member_rate=member_rate, base_scale=tf.cast(base_scale, dtype))
         return types.SimpleNamespace(
             member=tf.convert_to_tensor(self.member.value),
@@ -267,6 +311,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             is_late=late,
             rows=self.rows(),
             of_type=of_type,
+            base_decay_scale=from_start(inner.base_decay_scale(self.members, self.base_scale)),
+            base_square_norm=None,
+            member_square_norm=None,
         )
 
     def rows(self):
@@ -290,41 +337,30 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         since = tf.cast(self.iterations.value, tf.int64) - self.start
         self.member.assign(tf.cast(tf.where(since >= 0, since % self.members, 0), tf.int32))
         if self.start > 0:
+            self._parts.unequal.assign(False)
             tf.cond(tf.equal(since, 0), lambda: self._spawn(strategy), lambda: None)
 
     def _spawn(self, strategy):
         """Row k of every late-phase weight <- row 0 + sigma RMS(row 0) noise; the members' states start afresh."""
-
-        def spawn(variable, number):
-            late_phase.raw_ops.late_phase_spawn(
-                var=variable.handle, sigma=tf.constant(self.sigma, tf.float64), seed=tf.constant([self.seed, number], tf.int64)
-            )
-
         for number, variable in enumerate(self._parts.late_variables):
-            strategy.extended.update(variable.value, spawn, args=(number,), group=False)
+            strategy.extended.update(variable.value, spawn, args=(self.sigma, [self.seed, number]), group=False)
         self._parts.member_updates.restart(strategy)
 
     def finalize_variable_values(self, var_list):
-        """Called at the end of `fit`: says so if it was over before there were members."""
+        """Called at the end of `fit`: says so, once, if it was over before there were members."""
         super().finalize_variable_values(var_list)
         steps = int(self.iterations.numpy())
-        if self.members > 1 and steps < self.start:
+        if self.members > 1 and steps < self.start and not self._said_too_short:
+            self._said_too_short = True
             warnings.warn(
                 f"`start` should be a step of the training, or there are no members. Received: start={self.start}, training ended after {steps} steps",
                 stacklevel=3,
             )
 
     def get_config(self):
-        def plain(optimizer, rate):
-            config = keras.optimizers.serialize(optimizer)
-            schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
-            config["config"]["learning_rate"] = keras.optimizers.schedules.serialize(rate) if schedule else float(rate.numpy())
-            return config
-
         return {
             "name": self.name,
-            "base": plain(self._parts.base, private.learning_rate_of(self)),
-            "member": None if self._follows else plain(self._parts.member, self._parts.member_rate),
+            **self._parts.inner.configs(self),
             "members": self.members,
             "start": self.start,
             "sigma": self.sigma,
@@ -337,5 +373,5 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         config = dict(config)
         for name in ("base", "member"):
             if config[name] is not None:
-                config[name] = keras.optimizers.deserialize(config[name], custom_objects)
+                config[name] = keras.saving.deserialize_keras_object(config[name], custom_objects)
         return cls(**config)

@@ -4,6 +4,7 @@ Any release may change these, so pyproject.toml admits only releases of Keras wi
 has a case per name, which says what to rework here if the name is gone, and it allows no such name in any other file.
 """
 
+import keras
 import tensorflow as tf
 
 
@@ -52,6 +53,11 @@ def variable_key(optimizer, variable):
     return optimizer._var_key(variable)
 
 
+def has_decay(optimizer, variable):
+    """Whether a variable was not excluded from weight decay."""
+    return optimizer._use_weight_decay(variable)
+
+
 def require_known(optimizer, variables):
     """Raises a ValueError if an optimizer was built without one of the variables."""
     optimizer._check_variables_are_known(variables)
@@ -65,3 +71,21 @@ def track(optimizer, variable):
 def merge_call(update, strategy, *args):
     """Calls update(strategy, *args) once for all replicas, whose `args` it is given together."""
     tf.__internal__.distribute.interim.maybe_merge_call(update, strategy, *args)
+
+
+class _WatchedVariable(keras.Variable):
+    def assign(self, value):
+        value = super().assign(value)
+        self.after_assignment()
+        return value
+
+    def _restore_from_tensors(self, restored_tensors):
+        restored = super()._restore_from_tensors(restored_tensors)
+        self.after_assignment()
+        return restored
+
+
+def watch(variable, after_assignment):
+    """Has `after_assignment()` called whenever a Keras variable is assigned: by its `assign`, by `set_weights`, by loading or restoring."""
+    variable.__class__ = _WatchedVariable
+    variable.after_assignment = after_assignment

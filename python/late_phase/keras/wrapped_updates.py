@@ -1,5 +1,6 @@
 """Any Keras optimizer for base weights and members: what it does is its own affair, when it does it is ours."""
 
+import contextlib
 import functools
 
 import keras
@@ -22,18 +23,54 @@ def _apply(strategy, optimizer, pairs):
             optimizer.apply([gradient for _, gradient in pairs], [variable for variable, _ in pairs])
 
 
-def _first(strategy, pairs):
-    """Reduced gradients are alike on all replicas: of each the first."""
+def _build(optimizer, variables, excluded):
+    """Builds a Keras optimizer whose weight decay is not for the `excluded` among its variables."""
+    if excluded:
+        optimizer.exclude_from_weight_decay(var_list=excluded)
+    optimizer.build(variables)
+
+
+def first_replica(strategy, pairs):
+    """Reduced gradients are alike on all replicas: of each (variable, gradient) the first."""
     return [(variable, strategy.experimental_local_results(gradient)[0]) for variable, gradient in pairs]
+
+
+def square_norm(gradients):
+    """float64 []: of all gradients together."""
+    return tf.add_n([tf.cast(tf.reduce_sum(tf.square(g)), tf.float64) for g in gradients] + [tf.constant(0, tf.float64)])
+
+
+def _clip(gradients, clipnorm, others):
+    """Gradients scaled so that their norm, and that of others whose squared norm is `others`, is at most `clipnorm`; None: as they are."""
+    if clipnorm is None:
+        return gradients
+    norm = tf.sqrt(square_norm(gradients) + others)
+    scale = clipnorm / tf.maximum(norm, clipnorm)
+    return [g * tf.cast(scale, g.dtype) for g in gradients]
+
+
+@contextlib.contextmanager
+def _decay_scaled(optimizer, scale):
+    """The weight decay of a Keras optimizer, where it has one, times `scale`, float64 []."""
+    names = [name for name in ("weight_decay", "adam_weight_decay") if getattr(optimizer, name, None)]  # the second is of Muon
+    decays = {name: getattr(optimizer, name) for name in names}
+    try:
+        for name, decay in decays.items():
+            setattr(optimizer, name, decay * scale)
+        yield
+    finally:
+        for name, decay in decays.items():
+            setattr(optimizer, name, decay)
 
 
 class WrappedBase:
     """Base weights: gradients are summed over a cycle, and the optimizer is called at its end."""
 
-    def __init__(self, owner, optimizer, variables, members):
-        self._optimizer, self._members, self._key = optimizer, members, functools.partial(variable_key, owner)
+    def __init__(self, owner, optimizer, variables, members, decays, clipnorm=None):
+        """`decays(variable)` tells whether weight decay is for a variable, too."""
+        self._optimizer, self._members, self._key, self._clipnorm = optimizer, members, functools.partial(variable_key, owner), clipnorm
         if variables:
-            optimizer.build(variables)
+            _build(optimizer, variables, [v for v in variables if not decays(v)])
         for variable in optimizer.variables:
             track(owner, variable)
         self._sums = {}
@@ -41,15 +78,17 @@ class WrappedBase:
             self._sums = {self._key(v): owner.add_variable_from_reference(v, name="sum") for v in variables}
 
     def apply(self, strategy, pairs, now):
-        pairs = _first(strategy, pairs)
+        pairs = first_replica(strategy, pairs)
         if self._members == 1:
             _apply(strategy, self._optimizer, pairs)
             return
-        sums = [self._sums[self._key(variable)] for variable, _ in pairs]
+        variables, sums = [variable for variable, _ in pairs], [self._sums[self._key(variable)] for variable, _ in pairs]
 
         def update():
-            scaled = [(v, now.of_type[tf.as_dtype(v.dtype)].base_scale * (total.value + tf.cast(g, v.dtype))) for (v, g), total in zip(pairs, sums)]
-            _apply(strategy, self._optimizer, scaled)
+            scaled = [now.of_type[tf.as_dtype(v.dtype)].base_scale * (total.value + tf.cast(g, v.dtype)) for (v, g), total in zip(pairs, sums)]
+            clipped = _clip(scaled, self._clipnorm, now.member_square_norm)
+            with _decay_scaled(self._optimizer, now.base_decay_scale):
+                _apply(strategy, self._optimizer, list(zip(variables, clipped)))
             for total in sums:
                 total.assign(tf.zeros(total.shape, total.dtype))
 
@@ -63,13 +102,12 @@ class WrappedBase:
 class WrappedMembers:
     """Late-phase weights [K, ...]: the optimizer has one row of weights and state, to which a member's are brought and taken back."""
 
-    def __init__(self, owner, optimizer, variables, members, base_variables=()):
+    def __init__(self, owner, optimizer, variables, members, decays, base_variables=(), clipnorm=None):
         """`base_variables` are those that the same optimizer trains: with a single member it clips their joint norm."""
-        self._optimizer, self._key = optimizer, functools.partial(variable_key, owner)
-        self._rows = {self._key(v): keras.Variable(np.zeros(v.shape[1:]), dtype=v.dtype, trainable=True, name=v.name) for v in variables}
-        for variable in variables:
-            self._rows[self._key(variable)].constraint = variable.constraint
-        optimizer.build([*base_variables, *self._rows.values()])
+        self._optimizer, self._key, self._clipnorm = optimizer, functools.partial(variable_key, owner), clipnorm
+        self._rows = {self._key(v): _row_of(v) for v in variables}
+        excluded = [v for v in base_variables if not decays(v)] + [self._rows[self._key(v)] for v in variables if not decays(v)]
+        _build(optimizer, [*base_variables, *self._rows.values()], excluded)
         self._states = []  # (of all members [K, ...], of the current one [...], at first)
         for variable in optimizer.variables:
             if variable is learning_rate_of(optimizer):  # no member's own
@@ -84,12 +122,14 @@ class WrappedMembers:
             self._states.append((rows, variable, fresh))
 
     def apply(self, strategy, pairs, now, base=()):
-        pairs = _first(strategy, pairs)
+        pairs = first_replica(strategy, pairs)
         brought = [(variable, self._rows[self._key(variable)]) for variable, _ in pairs]
         brought += [(stack, state) for stack, state, _ in self._states]
         for stack, row in brought:
             row.assign(tf.gather(stack.value, now.member))
-        _apply(strategy, self._optimizer, _first(strategy, base) + [(self._rows[self._key(v)], gradient) for v, gradient in pairs])
+        gradients = _clip([gradient for _, gradient in pairs], self._clipnorm, now.base_square_norm)
+        rows = [(self._rows[self._key(variable)], gradient) for (variable, _), gradient in zip(pairs, gradients)]
+        _apply(strategy, self._optimizer, first_replica(strategy, base) + rows)
         for stack, row in brought:
             strategy.extended.update(stack.value, write_rows, args=(now.rows, tf.convert_to_tensor(row.value)), group=False)
 
@@ -97,6 +137,17 @@ class WrappedMembers:
         """All state as of members that have not been trained."""
         for stack, _, fresh in self._states:
             stack.assign(tf.broadcast_to(tf.constant(fresh, stack.dtype), stack.shape))
+
+
+def _row_of(variable):
+    """A variable for one row of a late-phase weight, with its path, by which some optimizers choose what they do, and its constraint."""
+    *scopes, name = variable.path.split("/")
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
+        row = keras.Variable(np.zeros(variable.shape[1:]), dtype=variable.dtype, trainable=True, name=name)
+    row.constraint = variable.constraint
+    return row
 
 
 def write_rows(variable, rows, row):

@@ -1,0 +1,46 @@
+"""The gradients that an optimizer's `apply` is given: checked, and as the updates want them."""
+
+import warnings
+
+import tensorflow as tf
+
+from late_phase.keras.fused_updates import path_of
+
+
+def checked(grads, variables, key):
+    """key(variable) -> its gradient, where there is one."""
+    if len(grads) != len(variables):
+        raise ValueError(f"There must be a gradient, or None, for each variable. Received: {len(grads)} gradients, {len(variables)} variables")
+    missing = [path_of(v) for v, g in zip(variables, grads) if g is None]
+    if len(missing) == len(variables):
+        raise ValueError(f"There must be a gradient of a variable: the loss depends on none. Received: None for all of {', '.join(missing)}")
+    if missing:
+        warnings.warn(
+            f"Variables without a gradient are not trained: the loss does not depend on them. Received: None for {', '.join(missing)}", stacklevel=4
+        )
+    return {key(v): g for v, g in zip(variables, grads) if g is not None}
+
+
+def is_new_value(variable):
+    """Whether what is computed as the gradient of a variable is its new value, as float8 layers have it."""
+    return getattr(variable, "overwrite_with_gradient", False)
+
+
+def unscaled(gradient, loss_scale_factor):
+    """The gradient of the loss itself, if it was multiplied by `loss_scale_factor`; None: it was not."""
+    if loss_scale_factor is None:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / loss_scale_factor, gradient.indices, gradient.dense_shape)
+    return gradient / loss_scale_factor
+
+
+def require_dense(variables, gradients):
+    """For base weights, of members."""
+    for variable, gradient in zip(variables, gradients):
+        if isinstance(gradient, tf.IndexedSlices):
+            raise ValueError(
+                "Gradients of base weights must be dense, because they are summed over the members; in place of an Embedding, "
+                "a Dense layer without bias on one-hot inputs has such. "
+                f"Received: a sparse gradient of {path_of(variable)}"
+            )

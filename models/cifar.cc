@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "models/image_tensors.h"
 #include "ops/softmax_cross_entropy.h"
-#include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
@@ -183,7 +182,7 @@ absl::Status Cifar::BuildTraining() {
     for (const auto& norm : declared.norms()) {
       for (const char* statistic : {"mean", "variance"}) {
         weights_->AddState(StoredStatistic(norm.name, statistic, set),
-                           Zeros(dtype_, {1, norm.channels}));
+                           InitialValue::Zero(dtype_, {1, norm.channels}));
       }
     }
   }

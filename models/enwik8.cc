@@ -42,7 +42,7 @@ void FillUniform(double low, double high, std::mt19937_64* engine, Tensor* tenso
 
 // Weights of one seed: each is drawn from a stream of its own, so base and rank-1 models start from
 // the same weights.
-Tensor InitialValue(const CharLstmWeight& weight, DataType dtype, int64_t seed, uint32_t index) {
+Tensor Draw(const CharLstmWeight& weight, DataType dtype, int64_t seed, uint32_t index) {
   std::seed_seq sequence{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), index};
   std::mt19937_64 engine(sequence);
   Tensor tensor(dtype, weight.shape);
@@ -140,7 +140,10 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
   std::map<std::string, Output> read;
   uint32_t index = 0;
   for (const CharLstmWeight& weight : CharLstmWeights(network_)) {
-    const Tensor initial = InitialValue(weight, dtype_, options_.seed, index++);
+    const InitialValue initial(dtype_, weight.shape,
+                               [weight, dtype = dtype_, seed = options_.seed, index = index++] {
+                                 return Draw(weight, dtype, seed, index);
+                               });
     read[weight.name] = weight.late_phase
                             ? weights_->AddMembers(weight.name, initial, MemberRead::kStack)
                             : weights_->AddBase(weight.name, initial);
@@ -156,13 +159,13 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
   const auto fresh = tf_ops::Equal(
       scope_, tf_ops::FloorMod(scope_, weights_->step(), tf_ops::Const(scope_, steps_per_epoch)),
       tf_ops::Const<int64_t>(scope_, 0));
-  const Tensor zeros = Zeros(dtype_, {B, H});
-  const Output state_h = weights_->AddState("state_h", zeros),
-               state_c = weights_->AddState("state_c", zeros);
+  const InitialValue zero = InitialValue::Zero(dtype_, {B, H});
+  const Output state_h = weights_->AddState("state_h", zero),
+               state_c = weights_->AddState("state_c", zero);
   if (!scope_.ok()) return scope_.status();
   auto carried = [&](Output state) -> Output {
-    return tf_ops::SelectV2(scope_, fresh, tf_ops::Const(scope_, zeros),
-                            tf_ops::ReadVariableOp(scope_, state, dtype_));
+    const auto value = tf_ops::ReadVariableOp(scope_, state, dtype_);
+    return tf_ops::SelectV2(scope_, fresh, tf_ops::ZerosLike(scope_, value), value);
   };
   const TensorShape chunk({options_.sequence, B});
   const Output tokens = tf_ops::Placeholder(scope_.WithOpName("tokens"), tensorflow::DT_INT32,

@@ -25,6 +25,7 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
     }
     late_phase.start = steps(recipe.t0);
     late_phase.base_scale = recipe.gamma;
+    late_phase.base_decay_scale = recipe.base_decay_scale;
   }
   if (recipe.accumulates()) late_phase.cycle = recipe.members;
   if (recipe.late_phase()) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
 #include "optimizers/tensors.h"
@@ -78,6 +79,9 @@ absl::Status LatePhaseOptions::Check() const {
   }
   if (!(sigma >= 0) || std::isinf(sigma)) return Complain("sigma", "finite and >= 0", sigma);
   if (!(base_scale > 0 && base_scale <= 1)) return Complain("base_scale", "in (0, 1]", base_scale);
+  if (!(base_decay_scale >= 0) || std::isinf(base_decay_scale)) {
+    return Complain("base_decay_scale", "finite and >= 0", base_decay_scale);
+  }
   if (!(clip_norm >= 0) || std::isinf(clip_norm)) {
     return Complain("clip_norm", "finite and >= 0", clip_norm);
   }
@@ -113,8 +117,10 @@ std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const 
       {"swa_start", absl::StrCat(swa_start)},
       {"swa_every", absl::StrCat(swa_every)},
       {"seed", absl::StrCat(seed[0], ",", seed[1])}};
-  // A run without SWAG is the same as before there was any.
+  // What is not used is not mentioned: a run without it is the same as before there was any.
   if (swag_rank > 0) text.push_back({"swag_rank", absl::StrCat(swag_rank)});
+  if (base_decay_scale != 1)
+    text.push_back({"base_decay_scale", absl::StrFormat("%.17g", base_decay_scale)});
   return text;
 }
 
@@ -256,6 +262,11 @@ LatePhase::RuleValues LatePhase::ValuesOf(const UpdateRule& rule, bool base) {
   RuleValues values;
   values.lr = ScheduleValue(rule.lr, base && options_.freeze_base);
   values.decay = ScheduleValue(rule.weight_decay, false);
+  if (base && options_.base_decay_scale != 1) {
+    values.decay =
+        tf_ops::Mul(host_, values.decay,
+                    tf_ops::SelectV2(host_, late_, Scalar(options_.base_decay_scale), Scalar(1.0)));
+  }
   values.scale = tf_ops::SelectV2(host_, late_, Scalar(options_.base_scale), Scalar(1.0));
   values.momentum = Scalar(rule.momentum);
   values.beta1 = Scalar(rule.beta1);

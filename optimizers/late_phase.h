@@ -33,11 +33,15 @@
 namespace late_phase {
 
 struct LatePhaseOptions {
-  int64_t members = 1;       // K
-  int64_t start = 0;         // T0, in minibatches
-  int64_t cycle = 0;         // minibatches per base update from T0 on; 0: members
-  double sigma = 0;          // σ0 of the noise at spawning
-  double base_scale = 1;     // γ, from T0 on
+  int64_t members = 1;    // K
+  int64_t start = 0;      // T0, in minibatches
+  int64_t cycle = 0;      // minibatches per base update from T0 on; 0: members
+  double sigma = 0;       // σ0 of the noise at spawning
+  double base_scale = 1;  // γ, from T0 on
+  // On the base's weight decay, from T0 on. The paper's 1 lets the decay act once in a cycle,
+  // against the gradients of all its minibatches; `cycle` times `base_scale` keeps the weights at
+  // which gradient and decay of SGD balance where they were before T0.
+  double base_decay_scale = 1;
   bool copy_slots = false;   // at T0 members inherit φ0's optimizer slots; else they start at zero
   bool freeze_base = false;  // from T0 on the base stays as it is
   double clip_norm = 0;      // per minibatch, by the global norm of all gradients; 0: no clipping

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "models/memory.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
@@ -58,22 +59,19 @@ double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
-// Counted are weights with their sums, slots and averages, a gradient, and what the LSTM keeps for
-// its backward pass.
-absl::Status CheckMemory(const Enwik8Options& options, const CharLstmOptions& network,
-                         int64_t members) {
-  double weights = 0;
+double MemoryOf(const Enwik8Options& options, const CharLstmOptions& network,
+                const LatePhaseOptions& late_phase) {
+  TrainingNumbers numbers;
   for (const CharLstmWeight& weight : CharLstmWeights(network)) {
-    double size = weight.late_phase ? members : 1;
+    double size = 1;
     for (int64_t d = 0; d < weight.shape.dims(); ++d) size *= weight.shape.dim_size(d);
-    weights += size;
+    (weight.late_phase ? numbers.members : numbers.base) += size;
   }
-  const double kept = 6.0 * options.sequence * options.batch * options.units +
+  numbers.slots = 2;
+  numbers.minibatch = 6.0 * options.sequence * options.batch * options.units +
                       2.0 * options.sequence * options.batch * network.vocabulary;
-  const double needed = (7 * weights + kept) * (options.dtype == "float64" ? 8 : 4);
-  return CheckFitsMemory(
-      needed, absl::StrFormat("units=%d, embedding=%d, batch=%d, sequence=%d", options.units,
-                              options.embedding, options.batch, options.sequence));
+  // The text is mapped, and its pages go when memory is short.
+  return TrainingBytes(numbers, late_phase, options.dtype == "float64" ? 8 : 4, 0);
 }
 
 absl::Status Complain(const std::string& complaint) {
@@ -129,7 +127,11 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
     return status;
   }
   plan_.late_phase.clip_norm = options_.clip_norm;
-  if (absl::Status status = CheckMemory(options_, network_, plan_.late_phase.members);
+  plan_.bytes = MemoryOf(options_, network_, plan_.late_phase);
+  if (absl::Status status = CheckFitsMemory(
+          plan_.bytes,
+          absl::StrFormat("units=%d, embedding=%d, batch=%d, sequence=%d", options_.units,
+                          options_.embedding, options_.batch, options_.sequence));
       !status.ok()) {
     return status;
   }

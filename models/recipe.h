@@ -44,12 +44,9 @@ struct TrainPlan {
   int64_t steps_per_epoch = 0;
   int64_t steps = 0;  // in all
   LatePhaseOptions late_phase;
+  double bytes = 0;  // of memory that training takes, about (models/memory.h); the task fills it in
 };
 absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan);
-
-// A network that needs more bytes than the machine has is refused, with the values it was
-// `received` with: TensorFlow would end the process.
-absl::Status CheckFitsMemory(double bytes, const std::string& received);
 
 }  // namespace late_phase
 

@@ -258,6 +258,7 @@ Json FinalResults(const Experiment& experiment, const SessionFlags& session, con
   struct rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   results["peak_bytes"] = int64_t{usage.ru_maxrss} * 1024;  // of this process
+  results["expected_bytes"] = std::llround(task->plan().bytes);
   results["threads"] = session.threads;
   results["device"] = session.device;
   return results;

@@ -28,7 +28,7 @@ constexpr Range kFraction{0, 1, false, true};
 // The variables of one call. Slots and sum have the shape of var.
 struct State {
   Tensor* var = nullptr;
-  Tensor* sum = nullptr;    // base only
+  Tensor* sum = nullptr;    // base only, and null if the cycle is 1
   Tensor* accum = nullptr;  // momentum only
   Tensor* m = nullptr;      // Adam only
   Tensor* v = nullptr;
@@ -112,13 +112,13 @@ class ApplyOp : public OpKernel {
                      ", as `var` demands. Received: shape=", tensor.shape().DebugString()));
   }
 
-  absl::Status Find(LockedVariables* variables, State* s) {
+  absl::Status Find(LockedVariables* variables, bool sums, State* s) {
     const auto wide = tensorflow::DataTypeToEnum<Scalar>::value;
     auto get = [&](const char* name, tensorflow::DataType dtype, Tensor** tensor) {
       return variables->Get(name, dtype, tensor);
     };
     absl::Status status = get("var", tensorflow::DataTypeToEnum<T>::value, &s->var);
-    if (kTarget == Target::kBase) status.Update(get("sum", wide, &s->sum));
+    if (sums) status.Update(get("sum", wide, &s->sum));
     if (kRule == Rule::kMomentum) status.Update(get("accum", wide, &s->accum));
     if (kRule == Rule::kAdam) {
       status.Update(get("m", wide, &s->m));
@@ -144,11 +144,17 @@ class ApplyOp : public OpKernel {
     std::vector<const char*> names = {"var"};
     if (kRule == Rule::kMomentum) names.push_back("accum");
     if (kRule == Rule::kAdam) names.insert(names.end(), {"m", "v", "count"});
-    if (kTarget == Target::kBase) names.push_back("sum");
+    int32_t cycle = 0;
+    if (kTarget == Target::kBase) {
+      if (absl::Status status = Index(ctx, "cycle", &cycle); !status.ok()) return status;
+    }
+    // A sum of one gradient is not worth keeping: with a cycle of 1 there need be none.
+    const bool sums = kTarget == Target::kBase && cycle != 1;
+    if (sums) names.push_back("sum");
     LockedVariables variables(ctx, type_string());
     absl::Status status = variables.Lock(names, LockedVariables::Access::kWrite);
     State s;
-    if (status.ok()) status = Find(&variables, &s);
+    if (status.ok()) status = Find(&variables, sums, &s);
     if (!status.ok()) return status;
 
     Scalar lr = 0, weight_decay = 0, scale = 1, momentum = 0, beta1 = 0, beta2 = 0, epsilon = 0;
@@ -160,11 +166,10 @@ class ApplyOp : public OpKernel {
       status.Update(Hyper(ctx, "beta2", kFraction, &beta2));
       status.Update(Hyper(ctx, "epsilon", kNotNegative, &epsilon));
     }
-    int32_t member = 0, cycle = 0;
+    int32_t member = 0;
     status.Update(Index(ctx, "member", &member));
     if (kTarget == Target::kBase) {
       status.Update(Hyper(ctx, "scale", {0, 1, true, false}, &scale));
-      status.Update(Index(ctx, "cycle", &cycle));
       if (status.ok() && cycle < 1) {
         return absl::InvalidArgumentError(
             absl::StrCat(type_string(), ": `cycle` must be at least 1. Received: cycle=", cycle));
@@ -208,12 +213,10 @@ class ApplyOp : public OpKernel {
       if (status = variables.MakeWritable(device, {"sum"}); !status.ok()) return status;
       return Accumulate(device, D, g, s.sum->flat<Scalar>().data());
     }
-    if (cycle == 1) names.pop_back();  // a sum of one gradient is not worth keeping
     if (status = variables.MakeWritable(device, names); !status.ok()) return status;
     Stored* w = arrays.Updated(s.var, offset, D);
     auto row = [&](Tensor* slot) { return slot->flat<Scalar>().data() + offset; };
-    const UpdateGradient<Stored> gradient = {
-        g, kTarget == Target::kBase && cycle > 1 ? row(s.sum) : nullptr, scale, weight_decay};
+    const UpdateGradient<Stored> gradient = {g, sums ? row(s.sum) : nullptr, scale, weight_decay};
     Scalar* rate = kRule == Rule::kAdam ? arrays.Scratch(1) : nullptr;
     if (!arrays.status().ok()) return arrays.status();
     if constexpr (kRule == Rule::kSgd) {

@@ -7,8 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "models/image_tensors.h"
+#include "models/memory.h"
 #include "ops/softmax_cross_entropy.h"
-#include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
@@ -33,20 +33,20 @@ LabelledImages Cut(const LabelledImages& from, int64_t begin, int64_t count) {
   return part;
 }
 
-// Counted are weights with their sums, slots, averages and moments, a gradient, and what is kept
-// for the backward pass, with as much again for the gradients on their way.
-absl::Status CheckMemory(const CifarOptions& options, const NetworkSize& size, int64_t members) {
-  const double of_member = options.parts.all ? size.parameters : size.member_parameters;
-  const double weights = size.parameters + 1.0 * members * of_member;
+double MemoryOf(const CifarOptions& options, const CifarData& data, const NetworkSize& size,
+                const LatePhaseOptions& late_phase) {
+  TrainingNumbers numbers;
+  numbers.members = options.parts.all ? size.parameters : size.member_parameters;
+  numbers.base = size.parameters - numbers.members;
+  numbers.slots = 1;
   // A BatchEnsemble keeps what goes into its factors, too.
   const double kept = options.batch_ensemble() ? 2 * size.kept : size.kept;
-  const double moments = options.swag_rank > 0 ? 1.0 + options.swag_rank : 0;
-  const double needed =
-      ((6 + moments) * weights + 2 * kept * options.batch) * (options.dtype == "float64" ? 8 : 4);
-  return CheckFitsMemory(
-      needed,
-      absl::StrFormat("depth=%d, width=%d, batch=%d, members=%d, swag_rank=%d", options.depth,
-                      options.width, options.batch, members, options.swag_rank));
+  numbers.minibatch = kept * options.batch;
+  double pixels = 0;
+  for (const LabelledImages* images : {&data.training, &data.validation, &data.test}) {
+    pixels += static_cast<double>(images->pixels.size());
+  }
+  return TrainingBytes(numbers, late_phase, options.dtype == "float64" ? 8 : 4, pixels);
 }
 
 // The one form of kernels that the options ask for.
@@ -149,7 +149,13 @@ absl::Status Cifar::Build() {
   }
   if (status.ok()) status = PlanTraining(options_, batches_.steps_per_epoch(), &plan_);
   if (status.ok()) status = SizeOf(network_, &size_);
-  if (status.ok()) status = CheckMemory(options_, size_, plan_.late_phase.members);
+  if (status.ok()) {
+    plan_.bytes = MemoryOf(options_, *data_, size_, plan_.late_phase);
+    status = CheckFitsMemory(
+        plan_.bytes,
+        absl::StrFormat("depth=%d, width=%d, batch=%d, members=%d, swag_rank=%d", options_.depth,
+                        options_.width, options_.batch, members(), options_.swag_rank));
+  }
   if (status.ok()) status = BuildTraining();
   if (!status.ok()) return status;
   for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
@@ -183,7 +189,7 @@ absl::Status Cifar::BuildTraining() {
     for (const auto& norm : declared.norms()) {
       for (const char* statistic : {"mean", "variance"}) {
         weights_->AddState(StoredStatistic(norm.name, statistic, set),
-                           Zeros(dtype_, {1, norm.channels}));
+                           InitialValue::Zero(dtype_, {1, norm.channels}));
       }
     }
   }

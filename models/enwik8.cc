@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "models/memory.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
@@ -42,7 +43,7 @@ void FillUniform(double low, double high, std::mt19937_64* engine, Tensor* tenso
 
 // Weights of one seed: each is drawn from a stream of its own, so base and rank-1 models start from
 // the same weights.
-Tensor InitialValue(const CharLstmWeight& weight, DataType dtype, int64_t seed, uint32_t index) {
+Tensor Draw(const CharLstmWeight& weight, DataType dtype, int64_t seed, uint32_t index) {
   std::seed_seq sequence{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), index};
   std::mt19937_64 engine(sequence);
   Tensor tensor(dtype, weight.shape);
@@ -58,22 +59,19 @@ double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
-// Counted are weights with their sums, slots and averages, a gradient, and what the LSTM keeps for
-// its backward pass.
-absl::Status CheckMemory(const Enwik8Options& options, const CharLstmOptions& network,
-                         int64_t members) {
-  double weights = 0;
+double MemoryOf(const Enwik8Options& options, const CharLstmOptions& network,
+                const LatePhaseOptions& late_phase) {
+  TrainingNumbers numbers;
   for (const CharLstmWeight& weight : CharLstmWeights(network)) {
-    double size = weight.late_phase ? members : 1;
+    double size = 1;
     for (int64_t d = 0; d < weight.shape.dims(); ++d) size *= weight.shape.dim_size(d);
-    weights += size;
+    (weight.late_phase ? numbers.members : numbers.base) += size;
   }
-  const double kept = 6.0 * options.sequence * options.batch * options.units +
+  numbers.slots = 2;
+  numbers.minibatch = 6.0 * options.sequence * options.batch * options.units +
                       2.0 * options.sequence * options.batch * network.vocabulary;
-  const double needed = (7 * weights + kept) * (options.dtype == "float64" ? 8 : 4);
-  return CheckFitsMemory(
-      needed, absl::StrFormat("units=%d, embedding=%d, batch=%d, sequence=%d", options.units,
-                              options.embedding, options.batch, options.sequence));
+  // The text is mapped, and its pages go when memory is short.
+  return TrainingBytes(numbers, late_phase, options.dtype == "float64" ? 8 : 4, 0);
 }
 
 absl::Status Complain(const std::string& complaint) {
@@ -129,7 +127,11 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
     return status;
   }
   plan_.late_phase.clip_norm = options_.clip_norm;
-  if (absl::Status status = CheckMemory(options_, network_, plan_.late_phase.members);
+  plan_.bytes = MemoryOf(options_, network_, plan_.late_phase);
+  if (absl::Status status = CheckFitsMemory(
+          plan_.bytes,
+          absl::StrFormat("units=%d, embedding=%d, batch=%d, sequence=%d", options_.units,
+                          options_.embedding, options_.batch, options_.sequence));
       !status.ok()) {
     return status;
   }
@@ -140,7 +142,10 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
   std::map<std::string, Output> read;
   uint32_t index = 0;
   for (const CharLstmWeight& weight : CharLstmWeights(network_)) {
-    const Tensor initial = InitialValue(weight, dtype_, options_.seed, index++);
+    const InitialValue initial(dtype_, weight.shape,
+                               [weight, dtype = dtype_, seed = options_.seed, index = index++] {
+                                 return Draw(weight, dtype, seed, index);
+                               });
     read[weight.name] = weight.late_phase
                             ? weights_->AddMembers(weight.name, initial, MemberRead::kStack)
                             : weights_->AddBase(weight.name, initial);
@@ -156,13 +161,13 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
   const auto fresh = tf_ops::Equal(
       scope_, tf_ops::FloorMod(scope_, weights_->step(), tf_ops::Const(scope_, steps_per_epoch)),
       tf_ops::Const<int64_t>(scope_, 0));
-  const Tensor zeros = Zeros(dtype_, {B, H});
-  const Output state_h = weights_->AddState("state_h", zeros),
-               state_c = weights_->AddState("state_c", zeros);
+  const InitialValue zero = InitialValue::Zero(dtype_, {B, H});
+  const Output state_h = weights_->AddState("state_h", zero),
+               state_c = weights_->AddState("state_c", zero);
   if (!scope_.ok()) return scope_.status();
   auto carried = [&](Output state) -> Output {
-    return tf_ops::SelectV2(scope_, fresh, tf_ops::Const(scope_, zeros),
-                            tf_ops::ReadVariableOp(scope_, state, dtype_));
+    const auto value = tf_ops::ReadVariableOp(scope_, state, dtype_);
+    return tf_ops::SelectV2(scope_, fresh, tf_ops::ZerosLike(scope_, value), value);
   };
   const TensorShape chunk({options_.sequence, B});
   const Output tokens = tf_ops::Placeholder(scope_.WithOpName("tokens"), tensorflow::DT_INT32,

@@ -39,6 +39,26 @@ void FillNormal(int64_t seed, int64_t stream, double deviation, Tensor* tensor) 
   }
 }
 
+Tensor NormalNumbers(tensorflow::DataType dtype, const TensorShape& shape, int64_t seed,
+                     int64_t stream, double deviation) {
+  Tensor tensor(dtype, shape);
+  dtype == tensorflow::DT_DOUBLE ? FillNormal<double>(seed, stream, deviation, &tensor)
+                                 : FillNormal<float>(seed, stream, deviation, &tensor);
+  return tensor;
+}
+
+Tensor Signs(Tensor numbers) {
+  for (int64_t i = 0; i < numbers.NumElements(); ++i) {
+    SetElement(&numbers, i, ElementOf(numbers, i) < 0 ? -1 : 1);
+  }
+  return numbers;
+}
+
+InitialValue Constant(tensorflow::DataType dtype, const TensorShape& shape, double value) {
+  if (value == 0) return InitialValue::Zero(dtype, shape);
+  return InitialValue(dtype, shape, [=] { return Filled(dtype, shape, value); });
+}
+
 // Minibatch t's random numbers.
 Output TrainingNoise(LatePhase* late_phase, int64_t seed) {
   const tensorflow::Scope host = late_phase->scope().WithDevice("/device:CPU:0");
@@ -56,20 +76,26 @@ DeclaredWeights::DeclaredWeights(LatePhase* late_phase, const ImageNetworkOption
       dtype_(dtype),
       seed_(seed) {}
 
-Tensor DeclaredWeights::Start(const TensorShape& shape, const Initial& initial) {
-  const int64_t stream = count_++;
-  if (initial.kind == Initial::Kind::kConstant) return Filled(dtype_, shape, initial.value);
+InitialValue DeclaredWeights::Start(const TensorShape& shape, const Initial& initial) {
   const double deviation = initial.kind == Initial::Kind::kNormal ? initial.value : 1;
-  Tensor tensor(dtype_, shape);
-  dtype_ == tensorflow::DT_DOUBLE ? FillNormal<double>(seed_, stream, deviation, &tensor)
-                                  : FillNormal<float>(seed_, stream, deviation, &tensor);
-  if (initial.kind == Initial::Kind::kSigns) {
-    for (int64_t i = 0; i < tensor.NumElements(); ++i) {
-      SetElement(&tensor, i, ElementOf(tensor, i) < 0 ? -1 : 1);
+  auto normal = [dtype = dtype_, shape, seed = seed_, stream = count_++, deviation] {
+    return NormalNumbers(dtype, shape, seed, stream, deviation);
+  };
+  switch (initial.kind) {
+    case Initial::Kind::kConstant:
+      return Constant(dtype_, shape, initial.value);
+    case Initial::Kind::kNormal:
+      return InitialValue(dtype_, shape, normal);
+    case Initial::Kind::kSigns:
+      return InitialValue(dtype_, shape, [normal] { return Signs(normal()); });
+    case Initial::Kind::kOrthogonal: {
+      // Depends on those before it, and is small.
+      Tensor columns = normal();
+      Orthogonalize(initial, &columns);
+      return columns;
     }
   }
-  if (initial.kind == Initial::Kind::kOrthogonal) Orthogonalize(initial, &tensor);
-  return tensor;
+  return Constant(dtype_, shape, 0);
 }
 
 // Gram and Schmidt's procedure on columns [E, count] of normal numbers.
@@ -99,7 +125,7 @@ Output DeclaredWeights::Weight(Part part, const std::string& name, const TensorS
                                const Initial& initial) {
   const bool members = parts_.all || part == Part::kFactor || part == Part::kEmbedding ||
                        (part == Part::kHead && parts_.head);
-  const Tensor start = Start(shape, initial);
+  const InitialValue start = Start(shape, initial);
   const Output weight = members ? late_phase_->AddMembers(name, start, MemberRead::kRow)
                                 : late_phase_->AddBase(name, start);
   if (part == Part::kEmbedding || part == Part::kRows) late_phase_->ExemptFromDecay(name);
@@ -114,13 +140,14 @@ Output DeclaredWeights::BatchNorm(const std::string& name, Output x, int64_t cha
   const TensorShape row({channels}), stack({1, channels});
   auto weight = [&](const char* what, double initial) -> Output {
     const std::string path = absl::StrCat(name, "/", what);
-    return members ? late_phase_->AddMembers(path, Filled(dtype_, row, initial), MemberRead::kStack)
-                   : late_phase_->AddBase(path, Filled(dtype_, stack, initial));
+    return members
+               ? late_phase_->AddMembers(path, Constant(dtype_, row, initial), MemberRead::kStack)
+               : late_phase_->AddBase(path, Constant(dtype_, stack, initial));
   };
   auto state = [&](const char* what, double initial) -> Output {
     const std::string path = absl::StrCat(name, "/", what);
-    return members ? late_phase_->AddMemberState(path, Filled(dtype_, row, initial))
-                   : late_phase_->AddState(path, Filled(dtype_, stack, initial), StateOf::kModel);
+    return members ? late_phase_->AddMemberState(path, Constant(dtype_, row, initial))
+                   : late_phase_->AddState(path, Constant(dtype_, stack, initial), StateOf::kModel);
   };
   const Output scale = weight("scale", 1), offset = weight("offset", 0), mean = state("mean", 0),
                variance = state("variance", 1);

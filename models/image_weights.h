@@ -44,7 +44,7 @@ class DeclaredWeights : public LayerWeights {
   tensorflow::Output MembersOf(tensorflow::Output x) override { return DividedAmongMembers(x); }
 
  private:
-  tensorflow::Tensor Start(const tensorflow::TensorShape& shape, const Initial& initial);
+  InitialValue Start(const tensorflow::TensorShape& shape, const Initial& initial);
   void Orthogonalize(const Initial& initial, tensorflow::Tensor* columns);
 
   LatePhase* late_phase_;

@@ -1,12 +1,9 @@
 #include "models/recipe.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 namespace late_phase {
 
@@ -25,6 +22,7 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
     }
     late_phase.start = steps(recipe.t0);
     late_phase.base_scale = recipe.gamma;
+    late_phase.base_decay_scale = recipe.base_decay_scale;
   }
   if (recipe.accumulates()) late_phase.cycle = recipe.members;
   if (recipe.late_phase()) {
@@ -45,15 +43,6 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
   }
   late_phase.swag_rank = recipe.swag_rank;
   return late_phase.Check();
-}
-
-absl::Status CheckFitsMemory(double bytes, const std::string& received) {
-  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (bytes < there) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "the network must fit into memory: it needs about %.3g GB, this machine has %.3g GB. "
-      "Received: %s",
-      bytes / 1e9, there / 1e9, received));
 }
 
 }  // namespace late_phase

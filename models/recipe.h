@@ -20,12 +20,13 @@ struct Recipe {
   // Folder of another run, whose weights this one starts from; empty: fresh ones.
   std::string pretrained;
   double epochs = 50;
-  int64_t steps = 0;         // in all, instead of epochs; 0: epochs
-  int64_t members = 10;      // K
-  double t0 = 30;            // epochs before the members are spawned
-  double sigma = 0.35;       // σ0
-  double gamma = 1;          // γ of the base's step
-  bool freeze_base = false;  // from T0 on the members alone are trained
+  int64_t steps = 0;            // in all, instead of epochs; 0: epochs
+  int64_t members = 10;         // K
+  double t0 = 30;               // epochs before the members are spawned
+  double sigma = 0.35;          // σ0
+  double gamma = 1;             // γ of the base's step
+  double base_decay_scale = 1;  // on the base's weight decay, from T0 on
+  bool freeze_base = false;     // from T0 on the members alone are trained
   // Epochs before averaging begins, -1: never; the first sample follows swa_every later.
   double swa_start = 40;
   double swa_every = 1;   // epochs
@@ -43,12 +44,9 @@ struct TrainPlan {
   int64_t steps_per_epoch = 0;
   int64_t steps = 0;  // in all
   LatePhaseOptions late_phase;
+  double bytes = 0;  // of memory that training takes, about (models/memory.h); the task fills it in
 };
 absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan);
-
-// A network that needs more bytes than the machine has is refused, with the values it was
-// `received` with: TensorFlow would end the process.
-absl::Status CheckFitsMemory(double bytes, const std::string& received);
 
 }  // namespace late_phase
 

@@ -12,12 +12,14 @@ using tensorflow::Output;
 
 Output ResidualLayers::Convolution(const std::string& name, Output x, int64_t input, int64_t output,
                                    int kernel, int stride) {
+  const bool padded = kernel > 1 && stride > 1;
+  if (padded) kept_ += 1.0 * (side_ + 2) * (side_ + 2) * input;
   if (stride == 2) side_ = (side_ + 1) / 2;
   Keep(output);
   return weights_->Linear(
       name, x, {kernel, kernel, input, output}, /*bias=*/false,
       [&](Output entry, Output weight) -> Output {
-        if (kernel == 1 || stride == 1) {
+        if (!padded) {
           return tf_ops::Conv2D(scope_, entry, weight, {1, stride, stride, 1}, "SAME");
         }
         // "SAME" would pad two sides only; the published networks pad all four. Convolutions with

@@ -35,9 +35,8 @@ const char* SplitName(Split split) { return split == Split::kTest ? "test" : "va
 
 EpochMean::EpochMean(LatePhase* late_phase, Output loss, int64_t steps_per_epoch) {
   const tensorflow::Scope& scope = late_phase->scope();
-  Tensor zero(tensorflow::DT_DOUBLE, {});
-  zero.scalar<double>()() = 0;
-  const Output sum = late_phase->AddState("epoch_loss", zero);
+  const Output sum = late_phase->AddState(
+      "epoch_loss", InitialValue::Zero(tensorflow::DT_DOUBLE, tensorflow::TensorShape()));
   if (!scope.ok()) return;
   auto number = [&](int64_t value) -> Output { return tf_ops::Const(scope, value); };
   const Output t = late_phase->step(), length = number(steps_per_epoch);

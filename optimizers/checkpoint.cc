@@ -29,6 +29,13 @@ Tensor Number(int64_t value) {
   return tensor;
 }
 
+// The number in a tensor that Number made; false if it is none.
+bool ReadNumber(const Tensor& tensor, int64_t* value) {
+  if (tensor.dtype() != tensorflow::DT_INT64 || tensor.dims() != 0) return false;
+  *value = tensor.scalar<int64_t>()();
+  return true;
+}
+
 absl::Status Failed(const std::string& what, const std::error_code& error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
 }
@@ -120,11 +127,19 @@ absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
       return absl::InvalidArgumentError(
           absl::StrCat("not a readable checkpoint: ", path, ": ", key, ": ", status.message()));
     }
+    auto wrong_type = [&](const char* wanted) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("not a readable checkpoint: ", path, ": `", key, "` must be ", wanted,
+                       ". Received: ", tensorflow::DataTypeString(dtype), shape.DebugString()));
+    };
     if (key == kStep) {
-      state->step = tensor.scalar<int64_t>()();
+      if (!ReadNumber(tensor, &state->step)) return wrong_type("int64[]");
     } else if (key == kThreads) {
-      state->threads = static_cast<int>(tensor.scalar<int64_t>()());
+      int64_t threads = 0;
+      if (!ReadNumber(tensor, &threads)) return wrong_type("int64[]");
+      state->threads = static_cast<int>(threads);
     } else if (key == kSettings) {
+      if (dtype != tensorflow::DT_STRING) return wrong_type("strings");
       for (int64_t i = 0; i < tensor.NumElements(); ++i) {
         const std::pair<std::string, std::string> setting = absl::StrSplit(
             std::string(tensor.flat<tensorflow::tstring>()(i)), absl::MaxSplits('=', 1));

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
 #include "optimizers/tensors.h"
@@ -31,12 +33,27 @@ absl::Status Complain(const char* name, const char* rule, double value) {
       absl::StrCat("`", name, "` must be ", rule, ". Received: ", name, "=", value));
 }
 
-// [K, …] with the given row in every place: rows other than 0 are undefined before T0, and a copy
-// is as good as anything and finite.
-Tensor Stack(const Tensor& row, int64_t K) {
-  TensorShape shape = row.shape();
-  shape.InsertDim(0, K);
-  return RepeatedRow(row.dtype(), row.data(), shape);
+// Made when it is asked for: a constant would stay in the graph.
+Output ZerosInGraph(const tensorflow::Scope& scope, tensorflow::DataType dtype,
+                    const TensorShape& shape) {
+  Tensor dims(tensorflow::DT_INT64, {shape.dims()});
+  for (int d = 0; d < shape.dims(); ++d) dims.flat<int64_t>()(d) = shape.dim_size(d);
+  return tf_ops::Fill(scope, tf_ops::Const(scope, dims),
+                      tf_ops::Const(scope, Zeros(dtype, TensorShape())));
+}
+
+// The node and all that it waits for.
+std::set<const tensorflow::Node*> UpTo(const tensorflow::Node* last) {
+  std::set<const tensorflow::Node*> found = {last};
+  std::vector<const tensorflow::Node*> open = {last};
+  while (!open.empty()) {
+    const tensorflow::Node* node = open.back();
+    open.pop_back();
+    for (const tensorflow::Node* input : node->in_nodes()) {
+      if (found.insert(input).second) open.push_back(input);
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -62,6 +79,9 @@ absl::Status LatePhaseOptions::Check() const {
   }
   if (!(sigma >= 0) || std::isinf(sigma)) return Complain("sigma", "finite and >= 0", sigma);
   if (!(base_scale > 0 && base_scale <= 1)) return Complain("base_scale", "in (0, 1]", base_scale);
+  if (!(base_decay_scale >= 0) || std::isinf(base_decay_scale)) {
+    return Complain("base_decay_scale", "finite and >= 0", base_decay_scale);
+  }
   if (!(clip_norm >= 0) || std::isinf(clip_norm)) {
     return Complain("clip_norm", "finite and >= 0", clip_norm);
   }
@@ -97,8 +117,10 @@ std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const 
       {"swa_start", absl::StrCat(swa_start)},
       {"swa_every", absl::StrCat(swa_every)},
       {"seed", absl::StrCat(seed[0], ",", seed[1])}};
-  // A run without SWAG is the same as before there was any.
+  // What is not used is not mentioned: a run without it is the same as before there was any.
   if (swag_rank > 0) text.push_back({"swag_rank", absl::StrCat(swag_rank)});
+  if (base_decay_scale != 1)
+    text.push_back({"base_decay_scale", absl::StrFormat("%.17g", base_decay_scale)});
   return text;
 }
 
@@ -129,7 +151,7 @@ LatePhase::LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& opt
 }
 
 Output LatePhase::Variable(const tensorflow::Scope& scope, const std::string& name,
-                           const Tensor& initial, Kind kind) {
+                           const InitialValue& initial, Kind kind) {
   for (const Saved& saved : saved_) {
     if (saved.name == name) {
       scope_.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
@@ -137,55 +159,68 @@ Output LatePhase::Variable(const tensorflow::Scope& scope, const std::string& na
     }
   }
   if (!scope_.ok()) return Output();
-  const Output handle = tf_ops::VarHandleOp(scope, initial.dtype(), initial.shape(),
+  const Output handle = tf_ops::VarHandleOp(scope, initial.dtype, initial.shape,
                                             tf_ops::VarHandleOp::SharedName(name));
-  initializers_.push_back(tf_ops::AssignVariableOp(scope, handle, initial).operation);
-  const auto read = tf_ops::ReadVariableOp(scope, handle, initial.dtype());
+  if (initial.make == nullptr) {
+    zeros_.push_back(
+        tf_ops::AssignVariableOp(scope, handle, ZerosInGraph(scope, initial.dtype, initial.shape))
+            .operation);
+  }
+  const auto read = tf_ops::ReadVariableOp(scope, handle, initial.dtype);
   const auto placeholder =
-      tf_ops::Placeholder(scope, initial.dtype(), tf_ops::Placeholder::Shape(initial.shape()));
+      tf_ops::Placeholder(scope, initial.dtype, tf_ops::Placeholder::Shape(initial.shape));
   const auto restore = tf_ops::AssignVariableOp(scope, handle, placeholder);
   if (!scope_.ok()) return Output();
   saved_.push_back({name, read.value.name(), placeholder.output.name(),
-                    restore.operation.node()->name(), initial.dtype(), initial.shape(), kind});
+                    restore.operation.node()->name(), initial.dtype, initial.shape, kind,
+                    initial.make});
   return handle;
 }
 
 Output LatePhase::ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                const TensorShape& shape) {
-  return Variable(scope_, name, Zeros(dtype, shape), Kind::kInternal);
+  return Variable(scope_, name, InitialValue::Zero(dtype, shape), Kind::kInternal);
 }
 
 Output LatePhase::Counter(const std::string& name) {
-  return Variable(host_, name, Zeros(tensorflow::DT_INT64, {}), Kind::kInternal);
+  return Variable(host_, name, InitialValue::Zero(tensorflow::DT_INT64, TensorShape()),
+                  Kind::kInternal);
 }
 
-Output LatePhase::AddState(const std::string& name, const Tensor& initial, StateOf of) {
+Output LatePhase::Spawned() {
+  if (spawned_.node() == nullptr) spawned_ = Counter("late_phase/spawned");
+  return spawned_;
+}
+
+Output LatePhase::AddState(const std::string& name, const InitialValue& initial, StateOf of) {
   const Kind kind = of == StateOf::kModel      ? Kind::kModel
                     : of == StateOf::kConstant ? Kind::kConstant
                                                : Kind::kState;
-  states_.push_back({name, false, Variable(scope_, name, initial, kind), initial.dtype()});
+  states_.push_back({name, false, Variable(scope_, name, initial, kind), initial.dtype});
   return states_.back().handle;
 }
 
-Output LatePhase::AddMemberState(const std::string& name, const Tensor& initial_row) {
-  const Tensor stack = Stack(initial_row, options_.members);
-  states_.push_back({name, true, Variable(scope_, name, stack, Kind::kMembers), stack.dtype()});
+// Rows other than 0 are undefined before T0; a copy of it is as good as anything, and finite.
+Output LatePhase::AddMemberState(const std::string& name, const InitialValue& initial_row) {
+  const InitialValue stack = initial_row.Stacked(options_.members);
+  states_.push_back({name, true, Variable(scope_, name, stack, Kind::kMembers), stack.dtype});
   return states_.back().handle;
 }
 
-Output LatePhase::AddBase(const std::string& name, const Tensor& initial) {
+Output LatePhase::AddBase(const std::string& name, const InitialValue& initial) {
   Weight weight;
   weight.name = name;
   weight.handle = Variable(scope_, name, initial, Kind::kModel);
   if (!scope_.ok()) return Output();
   weight.value = tf_ops::ReadVariableOp(scope_.WithOpName(name, "/value"), weight.handle, dtype_);
-  weight.shape = initial.shape();
+  weight.shape = initial.shape;
   weights_.push_back(weight);
   return weight.value;
 }
 
-Output LatePhase::AddMembers(const std::string& name, const Tensor& initial_row, MemberRead read) {
-  const Tensor stack = Stack(initial_row, options_.members);
+Output LatePhase::AddMembers(const std::string& name, const InitialValue& initial_row,
+                             MemberRead read) {
+  const InitialValue stack = initial_row.Stacked(options_.members);
   Weight weight;
   weight.name = name;
   weight.late_phase = true;
@@ -196,15 +231,19 @@ Output LatePhase::AddMembers(const std::string& name, const Tensor& initial_row,
   weight.value = read == MemberRead::kRow
                      ? ops::ReadMember(named, weight.handle, member_, dtype_)
                      : Output(tf_ops::ReadVariableOp(named, weight.handle, dtype_));
-  weight.shape = stack.shape();
+  weight.shape = stack.shape;
   weights_.push_back(weight);
   return weight.value;
 }
 
 void LatePhase::ExemptFromDecay(const std::string& name) {
   for (Weight& weight : weights_) {
-    if (weight.name == name) weight.decays = false;
+    if (weight.name != name) continue;
+    weight.decays = false;
+    return;
   }
+  scope_.UpdateStatus(absl::InvalidArgumentError(
+      absl::StrCat("`name` must be a declared weight. Received: name=", name)));
 }
 
 Output LatePhase::Scalar(double value) {
@@ -223,6 +262,11 @@ LatePhase::RuleValues LatePhase::ValuesOf(const UpdateRule& rule, bool base) {
   RuleValues values;
   values.lr = ScheduleValue(rule.lr, base && options_.freeze_base);
   values.decay = ScheduleValue(rule.weight_decay, false);
+  if (base && options_.base_decay_scale != 1) {
+    values.decay =
+        tf_ops::Mul(host_, values.decay,
+                    tf_ops::SelectV2(host_, late_, Scalar(options_.base_decay_scale), Scalar(1.0)));
+  }
   values.scale = tf_ops::SelectV2(host_, late_, Scalar(options_.base_scale), Scalar(1.0));
   values.momentum = Scalar(rule.momentum);
   values.beta1 = Scalar(rule.beta1);
@@ -231,8 +275,8 @@ LatePhase::RuleValues LatePhase::ValuesOf(const UpdateRule& rule, bool base) {
   return values;
 }
 
-Operation LatePhase::Update(Weight* weight, const UpdateRule& rule, const RuleValues& values,
-                            Output gradient) {
+Operation LatePhase::Update(const tensorflow::Scope& scope, Weight* weight, const UpdateRule& rule,
+                            const RuleValues& values, Output gradient) {
   const bool base = !weight->late_phase;
   const Output &lr = values.lr, &scale = values.scale;
   const Output decay = weight->decays ? values.decay : Scalar(0.0);
@@ -242,29 +286,32 @@ Operation LatePhase::Update(Weight* weight, const UpdateRule& rule, const RuleVa
     weight->slots.push_back(handle);
     return handle;
   };
-  Output sum;
-  if (base) sum = ZeroVariable(weight->name + "/sum", dtype_, weight->shape);
+  // With a cycle of 1 the op does not look at the sum.
+  Output sum = weight->handle;
+  if (base && options_.cycle > 1) {
+    sum = ZeroVariable(weight->name + "/sum", dtype_, weight->shape);
+  }
   switch (rule.kind) {
     case UpdateRule::Kind::kSgd:
-      return base ? ops::BaseApplySgd(scope_, weight->handle, sum, position_, cycle_, scale, lr,
+      return base ? ops::BaseApplySgd(scope, weight->handle, sum, position_, cycle_, scale, lr,
                                       decay, gradient)
-                  : ops::MemberApplySgd(scope_, weight->handle, member_, lr, decay, gradient);
+                  : ops::MemberApplySgd(scope, weight->handle, member_, lr, decay, gradient);
     case UpdateRule::Kind::kMomentum: {
       const Output accum = slot("momentum");
-      return base ? ops::BaseApplyMomentum(scope_, weight->handle, accum, sum, position_, cycle_,
+      return base ? ops::BaseApplyMomentum(scope, weight->handle, accum, sum, position_, cycle_,
                                            scale, lr, values.momentum, decay, gradient,
                                            rule.nesterov)
-                  : ops::MemberApplyMomentum(scope_, weight->handle, accum, member_, lr,
+                  : ops::MemberApplyMomentum(scope, weight->handle, accum, member_, lr,
                                              values.momentum, decay, gradient, rule.nesterov);
     }
     case UpdateRule::Kind::kAdam: {
       const Output m = slot("m"), v = slot("v");
       const TensorShape counts = base ? TensorShape() : TensorShape({options_.members});
       weight->count = ZeroVariable(weight->name + "/count", tensorflow::DT_INT64, counts);
-      return base ? ops::BaseApplyAdam(scope_, weight->handle, m, v, weight->count, sum, position_,
+      return base ? ops::BaseApplyAdam(scope, weight->handle, m, v, weight->count, sum, position_,
                                        cycle_, scale, lr, values.beta1, values.beta2,
                                        values.epsilon, decay, gradient)
-                  : ops::MemberApplyAdam(scope_, weight->handle, m, v, weight->count, member_, lr,
+                  : ops::MemberApplyAdam(scope, weight->handle, m, v, weight->count, member_, lr,
                                          values.beta1, values.beta2, values.epsilon, decay,
                                          gradient);
     }
@@ -293,6 +340,25 @@ std::vector<Output> LatePhase::Clip(const std::vector<Output>& gradients) {
   return clipped;
 }
 
+Operation LatePhase::Computed(Output loss, const std::vector<Output>& gradients,
+                              const std::vector<Operation>& before) {
+  std::vector<Operation> inputs = {loss.op()};
+  for (const Output& gradient : gradients) inputs.push_back(gradient.op());
+  for (const Operation& operation : before) {
+    for (const tensorflow::Edge* edge : operation.node()->in_edges()) {
+      if (!edge->IsControlEdge()) inputs.push_back(Operation(edge->src()));
+    }
+  }
+  const Operation computed = tf_ops::NoOp(scope_.WithControlDependencies(inputs)).operation;
+  if (!scope_.ok()) return Operation();
+  const std::set<const tensorflow::Node*> earlier = UpTo(computed.node());
+  for (const Operation& operation : before) {
+    if (earlier.count(operation.node()) > 0) continue;
+    scope_.graph()->AddControlEdge(computed.node(), operation.node());
+  }
+  return computed;
+}
+
 Operation LatePhase::SpawnWeight(const Weight& weight, int64_t index) {
   auto seed = [&](int64_t stream) -> Output {
     return tf_ops::Const(host_, {options_.seed[0], options_.seed[1] + stream}, {2});
@@ -305,12 +371,12 @@ Operation LatePhase::SpawnWeight(const Weight& weight, int64_t index) {
     if (options_.copy_slots) {
       done.push_back(ops::Spawn(scope_, slot, tf_ops::Const(host_, 0.0), seed(0)));
     } else {
-      done.push_back(tf_ops::AssignVariableOp(scope_, slot, Zeros(dtype_, weight.shape)).operation);
+      const Output zeros = ZerosInGraph(scope_, dtype_, weight.shape);
+      done.push_back(tf_ops::AssignVariableOp(scope_, slot, zeros).operation);
     }
   }
   if (weight.count.node() != nullptr) {
-    Output counts =
-        tf_ops::Const(scope_, Zeros(tensorflow::DT_INT64, TensorShape({options_.members})));
+    Output counts = ZerosInGraph(scope_, tensorflow::DT_INT64, TensorShape({options_.members}));
     if (options_.copy_slots) {
       const auto first = tf_ops::Slice(
           scope_, tf_ops::ReadVariableOp(scope_, weight.count, tensorflow::DT_INT64), {0}, {1});
@@ -389,12 +455,15 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   if (options_.clip_norm > 0) gradients = Clip(gradients);
 
   std::vector<Operation> updates = before, spawns, samples;
-  updates.push_back(loss.op());
+  const Operation computed = Computed(loss, gradients, before);
+  if (!scope_.ok()) return scope_.status();
+  const tensorflow::Scope after = scope_.WithControlDependencies({computed});
   const RuleValues base_values = ValuesOf(base, true), member_values = ValuesOf(members, false);
   for (size_t i = 0; i < weights_.size(); ++i) {
     Weight& weight = weights_[i];
-    updates.push_back(weight.late_phase ? Update(&weight, members, member_values, gradients[i])
-                                        : Update(&weight, base, base_values, gradients[i]));
+    updates.push_back(weight.late_phase
+                          ? Update(after, &weight, members, member_values, gradients[i])
+                          : Update(after, &weight, base, base_values, gradients[i]));
     if (weight.late_phase) spawns.push_back(SpawnWeight(weight, static_cast<int64_t>(i)));
   }
   for (const State& state : states_) {
@@ -414,9 +483,14 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
                    .operation};
     swa_ = Group("swa", samples);
   }
-  if (!spawns.empty() && options_.members > 1) spawn_ = Group("spawn", spawns);
+  if (!spawns.empty() && options_.members > 1) {
+    // The mark is set by the run of the graph that spawns.
+    const auto mark = tf_ops::AssignVariableOp(host_.WithControlDependencies(spawns), Spawned(),
+                                               tf_ops::Const<int64_t>(host_, 1));
+    spawn_ = Group("spawn", {mark.operation});
+  }
   train_ = Group("train", {advance.operation});
-  init_ = Group("init", initializers_);
+  zero_ = Group("zero", zeros_);
   return scope_.status();
 }
 
@@ -424,12 +498,12 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
 Output LatePhase::ReadRows(Output handle, tensorflow::DataType dtype, WeightSet set,
                            tensorflow::Input which) {
   if (set == WeightSet::kCurrent) return ops::ReadMember(scope_, handle, which, dtype);
-  // Spawning is the first act of step T0, so at t = T0 there is still one member.
+  const Output first = ops::ReadMember(scope_, handle, tf_ops::Const(host_, 0), dtype);
+  if (options_.members == 1) return first;
   const auto spawned =
-      tf_ops::Greater(host_, tf_ops::ReadVariableOp(host_, step_handle_, tensorflow::DT_INT64),
-                      tf_ops::Const(host_, options_.start));
-  return tf_ops::SelectV2(scope_, spawned, ops::Collapse(scope_, handle, dtype),
-                          ops::ReadMember(scope_, handle, tf_ops::Const(host_, 0), dtype));
+      tf_ops::Greater(host_, tf_ops::ReadVariableOp(host_, Spawned(), tensorflow::DT_INT64),
+                      tf_ops::Const<int64_t>(host_, 0));
+  return tf_ops::SelectV2(scope_, spawned, ops::Collapse(scope_, handle, dtype), first);
 }
 
 Output LatePhase::Read(const std::string& name, WeightSet set, tensorflow::Input which) {

@@ -25,19 +25,23 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "optimizers/initial_value.h"
 #include "optimizers/update_rule.h"
 #include "tensorflow/cc/framework/ops.h"
 #include "tensorflow/cc/framework/scope.h"
-#include "tensorflow/core/framework/tensor.h"
 
 namespace late_phase {
 
 struct LatePhaseOptions {
-  int64_t members = 1;       // K
-  int64_t start = 0;         // T0, in minibatches
-  int64_t cycle = 0;         // minibatches per base update from T0 on; 0: members
-  double sigma = 0;          // σ0 of the noise at spawning
-  double base_scale = 1;     // γ, from T0 on
+  int64_t members = 1;    // K
+  int64_t start = 0;      // T0, in minibatches
+  int64_t cycle = 0;      // minibatches per base update from T0 on; 0: members
+  double sigma = 0;       // σ0 of the noise at spawning
+  double base_scale = 1;  // γ, from T0 on
+  // On the base's weight decay, from T0 on. The paper's 1 lets the decay act once in a cycle,
+  // against the gradients of all its minibatches; `cycle` times `base_scale` keeps the weights at
+  // which gradient and decay of SGD balance where they were before T0.
+  double base_decay_scale = 1;
   bool copy_slots = false;   // at T0 members inherit φ0's optimizer slots; else they start at zero
   bool freeze_base = false;  // from T0 on the base stays as it is
   double clip_norm = 0;      // per minibatch, by the global norm of all gradients; 0: no clipping
@@ -81,24 +85,27 @@ class LatePhase {
             tensorflow::DataType dtype = tensorflow::DT_FLOAT);
 
   // Declares a weight and returns what the model reads. Errors end in the scope's status.
-  tensorflow::Output AddBase(const std::string& name, const tensorflow::Tensor& initial);
-  tensorflow::Output AddMembers(const std::string& name, const tensorflow::Tensor& initial_row,
+  tensorflow::Output AddBase(const std::string& name, const InitialValue& initial);
+  tensorflow::Output AddMembers(const std::string& name, const InitialValue& initial_row,
                                 MemberRead read);
-  // A declared weight that no rule decays.
+  // Makes a weight that was declared before one that no rule decays.
   void ExemptFromDecay(const std::string& name);
   // Declares a variable that is not trained but belongs to the run's state: carried states, running
   // statistics. Returns its handle; the model reads and writes it.
-  tensorflow::Output AddState(const std::string& name, const tensorflow::Tensor& initial,
+  tensorflow::Output AddState(const std::string& name, const InitialValue& initial,
                               StateOf of = StateOf::kRun);
   // One of the model with a row per member, [K, …]: at T0 every row becomes row 0. BatchNorm's
   // running statistics.
-  tensorflow::Output AddMemberState(const std::string& name, const tensorflow::Tensor& initial_row);
+  tensorflow::Output AddMemberState(const std::string& name, const InitialValue& initial_row);
 
   tensorflow::Output member() const { return member_; }  // int32 [], the member of this minibatch
   tensorflow::Output step() const { return step_; }      // int64 [], t
 
   // Turns a loss into the train target: gradients, clipping, updates, t + 1. Operations in `before`
-  // (writing back of states) are done before t advances. Call once.
+  // (writing back of states) are done before t advances. All of this is written only once
+  // everything that is to be written has been computed, so a minibatch that cannot be computed
+  // changes nothing; the exception are operations in `before` that the loss itself waits for. Call
+  // once.
   absl::Status Minimize(tensorflow::Output loss, const UpdateRule& base, const UpdateRule& members,
                         const std::vector<tensorflow::Operation>& before = {});
 
@@ -111,13 +118,13 @@ class LatePhase {
   std::vector<std::string> weight_names() const;
 
   // Names of the nodes to run. Empty before Minimize.
-  const std::string& init_target() const { return init_; }
+  const std::string& zero_target() const { return zero_; }  // sets variables that start at zero
   const std::string& train_target() const { return train_; }
   const std::string& spawn_target() const { return spawn_; }  // empty: nothing to spawn
   const std::string& swa_target() const { return swa_; }      // empty: no SWA
 
   // Everything a checkpoint holds: the name of each variable, the node that reads it, and the
-  // placeholder and target that restore it.
+  // placeholder and target that restore it. A value that is not zero starts through these, too.
   enum class Kind {
     kModel,     // a base weight, or a state of StateOf::kModel
     kMembers,   // the same with a row per member
@@ -130,6 +137,7 @@ class LatePhase {
     tensorflow::DataType dtype;
     tensorflow::TensorShape shape;
     Kind kind;
+    InitialValue::Make initial;  // empty: zero_target sets it
   };
   const std::vector<Saved>& saved() const { return saved_; }
   // The settings and rules that a checkpoint must agree with.
@@ -152,10 +160,12 @@ class LatePhase {
   };
 
   tensorflow::Output Variable(const tensorflow::Scope& scope, const std::string& name,
-                              const tensorflow::Tensor& initial, Kind kind);
+                              const InitialValue& initial, Kind kind);
   tensorflow::Output ZeroVariable(const std::string& name, tensorflow::DataType dtype,
                                   const tensorflow::TensorShape& shape);
   tensorflow::Output Counter(const std::string& name);  // int64 [], on the host
+  // int64 [], 1 once the members are spawned. Declared when it is first asked for.
+  tensorflow::Output Spawned();
   // The numbers of a rule in the graph, the same for all weights that follow it.
   struct RuleValues {
     tensorflow::Output lr, decay, scale, momentum, beta1, beta2, epsilon;
@@ -164,8 +174,15 @@ class LatePhase {
   tensorflow::Output Scalar(double value);
   tensorflow::Output ScheduleValue(const Schedule& schedule, bool zero_when_frozen);
   RuleValues ValuesOf(const UpdateRule& rule, bool base);
-  tensorflow::Operation Update(Weight* weight, const UpdateRule& rule, const RuleValues& values,
+  // `scope` has what the update must wait for.
+  tensorflow::Operation Update(const tensorflow::Scope& scope, Weight* weight,
+                               const UpdateRule& rule, const RuleValues& values,
                                tensorflow::Output gradient);
+  // What is done when everything that a minibatch writes has been computed. Operations in `before`
+  // wait for it.
+  tensorflow::Operation Computed(tensorflow::Output loss,
+                                 const std::vector<tensorflow::Output>& gradients,
+                                 const std::vector<tensorflow::Operation>& before);
   tensorflow::Output ReadRows(tensorflow::Output handle, tensorflow::DataType dtype, WeightSet set,
                               tensorflow::Input which);
   std::vector<tensorflow::Output> Clip(const std::vector<tensorflow::Output>& gradients);
@@ -190,12 +207,13 @@ class LatePhase {
 
   std::vector<Weight> weights_;
   std::vector<State> states_;
-  std::vector<tensorflow::Operation> initializers_;
+  std::vector<tensorflow::Operation> zeros_;
   std::vector<Saved> saved_;
   tensorflow::Output step_handle_, step_, time_;  // t as int64 handle, int64, double
   tensorflow::Output late_;                       // bool: t >= T0
   tensorflow::Output member_, position_, cycle_;  // row; place in the cycle and its length
-  std::string init_, train_, spawn_, swa_;
+  tensorflow::Output spawned_;                    // handle, once it is declared
+  std::string zero_, train_, spawn_, swa_;
   std::string base_text_, members_text_;
 };
 

@@ -14,22 +14,65 @@ using tensorflow::Tensor;
 
 namespace {
 
-// A late-phase variable of another K: every row is the first one of `value`. None if the rows
-// differ in shape.
-std::optional<Tensor> FirstRowEverywhere(const Tensor& value,
-                                         const tensorflow::TensorShape& shape) {
-  tensorflow::TensorShape row = shape, saved_row = value.shape();
+constexpr char kSpawned[] = "late_phase/spawned";
+
+std::string TypeText(tensorflow::DataType dtype, const tensorflow::TensorShape& shape) {
+  return absl::StrCat(tensorflow::DataTypeString(dtype), shape.DebugString());
+}
+
+bool IsFloating(tensorflow::DataType dtype) {
+  return dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_DOUBLE;
+}
+
+absl::Status MustHold(const std::string& path, const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat("the checkpoint ", path, " must hold ", name));
+}
+
+// In the words of a checkpoint that this run is to take a variable from.
+absl::Status MustHave(const LatePhase::Saved& variable, const Tensor& saved) {
+  if (saved.dtype() != variable.dtype) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "`", variable.name, "` must be of type ", tensorflow::DataTypeString(variable.dtype),
+        ". Received: type=", tensorflow::DataTypeString(saved.dtype()), ", in the checkpoint"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("`", variable.name, "` must be ", saved.shape().DebugString(),
+                   ", as in the checkpoint. Received: shape=", variable.shape.DebugString()));
+}
+
+bool SameBits(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  if (tensorflow::DataTypeCanUseMemcpy(a.dtype())) return a.tensor_data() == b.tensor_data();
+  return a.dtype() == tensorflow::DT_STRING &&
+         std::equal(a.flat<tensorflow::tstring>().data(),
+                    a.flat<tensorflow::tstring>().data() + a.NumElements(),
+                    b.flat<tensorflow::tstring>().data());
+}
+
+// What a variable becomes whose value in a run of another K is `value`: every row is the first one.
+// None if type or rows differ.
+std::optional<Tensor> FirstRowEverywhere(const Tensor& value, const LatePhase::Saved& variable) {
+  if (value.dtype() != variable.dtype) return std::nullopt;
+  if (value.shape() == variable.shape) return value;
+  tensorflow::TensorShape row = variable.shape, saved_row = value.shape();
   if (row.dims() > 0) row.RemoveDim(0);
   if (saved_row.dims() > 0) saved_row.RemoveDim(0);
-  if (row != saved_row || value.dims() == 0 || value.dim_size(0) == 0) return std::nullopt;
-  return RepeatedRow(value.dtype(), value.data(), shape);
+  if (row != saved_row || value.dims() == 0 || value.dim_size(0) == 0 ||
+      !tensorflow::DataTypeCanUseMemcpy(value.dtype())) {
+    return std::nullopt;
+  }
+  return RepeatedRow(value.dtype(), value.data(), variable.shape);
 }
 
 // What a variable becomes whose model's value is `value` in another run, where `members` rows of a
 // late-phase variable count; a part of the network may have members there and none here, or the
-// other way round. None if it is of another shape.
+// other way round. Floating types may differ. None if it is of another type or shape.
 std::optional<Tensor> ModelOf(const Tensor& value, int64_t members,
                               const LatePhase::Saved& variable) {
+  if (!IsFloating(value.dtype()) || !IsFloating(variable.dtype)) {
+    const bool same = value.dtype() == variable.dtype && value.shape() == variable.shape;
+    return same ? std::optional<Tensor>(value) : std::nullopt;
+  }
   // Without members, BatchNorm's stacks have one row.
   auto without_one = [](tensorflow::TensorShape shape) {
     if (shape.dims() > 0 && shape.dim_size(0) == 1) shape.RemoveDim(0);
@@ -56,15 +99,15 @@ std::optional<Tensor> ModelOf(const Tensor& value, int64_t members,
   return model;
 }
 
-absl::Status MustHold(const std::string& path, const std::string& name) {
-  return absl::InvalidArgumentError(absl::StrCat("the checkpoint ", path, " must hold ", name));
-}
-
-absl::Status MustHave(const std::string& name, const tensorflow::TensorShape& saved,
-                      const tensorflow::TensorShape& here) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("`", name, "` must be ", saved.DebugString(),
-                   ", as in the checkpoint. Received: shape=", here.DebugString()));
+// Whether the members were spawned. A checkpoint of 0.1.0 does not say: there, it was always the
+// first act of step T0.
+bool HasSpawned(const CheckpointState& state, int64_t start) {
+  const auto found = state.variables.find(kSpawned);
+  if (found == state.variables.end() || found->second.dtype() != tensorflow::DT_INT64 ||
+      found->second.NumElements() != 1) {
+    return state.step > start;
+  }
+  return found->second.flat<int64_t>()(0) != 0;
 }
 
 absl::Status ReadNewest(const std::string& dir, std::string* path, CheckpointState* state) {
@@ -91,7 +134,7 @@ bool AllFinite(const Tensor& tensor) {
 
 Run::Run(const LatePhase& late_phase, int threads, Settings settings)
     : options_(late_phase.options()),
-      init_(late_phase.init_target()),
+      zero_(late_phase.zero_target()),
       train_(late_phase.train_target()),
       spawn_(late_phase.spawn_target()),
       swa_(late_phase.swa_target()),
@@ -100,8 +143,7 @@ Run::Run(const LatePhase& late_phase, int threads, Settings settings)
       threads_(threads) {
   settings_.insert(settings_.end(), settings.begin(), settings.end());
   for (const auto& variable : saved_) {
-    settings_.emplace_back(variable.name, absl::StrCat(tensorflow::DataTypeString(variable.dtype),
-                                                       variable.shape.DebugString()));
+    settings_.emplace_back(variable.name, TypeText(variable.dtype, variable.shape));
   }
 }
 
@@ -131,13 +173,30 @@ absl::Status Run::Create(const LatePhase& late_phase, int threads, const Setting
 absl::Status Run::Initialize() {
   step_ = 0;
   reestimated_at_.clear();
-  return session_->Run({}, {}, {init_}, nullptr);
+  Feeds feeds;
+  std::vector<std::string> targets = {zero_};
+  for (const auto& variable : saved_) {
+    if (variable.initial == nullptr) continue;
+    feeds.push_back({variable.placeholder, variable.initial()});
+    targets.push_back(variable.restore);
+  }
+  // The variables take over the memory of what they are fed.
+  return session_->Run(feeds, {}, targets, nullptr);
+}
+
+absl::Status Run::Spawn() {
+  const auto mark = std::find_if(saved_.begin(), saved_.end(),
+                                 [](const auto& variable) { return variable.name == kSpawned; });
+  std::vector<Tensor> spawned;
+  if (absl::Status status = Fetch({}, {mark->read}, &spawned); !status.ok()) return status;
+  if (spawned[0].scalar<int64_t>()() != 0) return absl::OkStatus();
+  return session_->Run({}, {}, {spawn_}, nullptr);
 }
 
 absl::Status Run::Step(const Feeds& feeds, const std::vector<std::string>& fetches,
                        std::vector<Tensor>* outputs) {
   if (step_ == options_.start && !spawn_.empty()) {
-    if (absl::Status status = session_->Run({}, {}, {spawn_}, nullptr); !status.ok()) return status;
+    if (absl::Status status = Spawn(); !status.ok()) return status;
   }
   std::vector<Tensor> unused;
   tensorflow::RunOptions options;
@@ -193,20 +252,54 @@ absl::Status Run::Save(const std::string& dir) {
 absl::Status Run::Assign(const std::map<std::string, Tensor>& variables) {
   Feeds feeds;
   std::vector<std::string> targets;
-  for (const auto& variable : saved_) {
-    const auto found = variables.find(variable.name);
-    if (found == variables.end()) continue;
-    feeds.push_back({variable.placeholder, found->second});
-    targets.push_back(variable.restore);
+  for (const auto& [name, value] : variables) {
+    const auto found = std::find_if(saved_.begin(), saved_.end(),
+                                    [&name = name](const auto& one) { return one.name == name; });
+    if (found == saved_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("`variables` must be variables of the run. Received: ", name));
+    }
+    const std::string wanted = TypeText(found->dtype, found->shape),
+                      received = TypeText(value.dtype(), value.shape());
+    if (wanted != received) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("`", name, "` must be ", wanted, ". Received: ", received));
+    }
+    feeds.push_back({found->placeholder, value});
+    targets.push_back(found->restore);
   }
-  return session_->Run(feeds, {}, targets, nullptr);
+  return targets.empty() ? absl::OkStatus() : session_->Run(feeds, {}, targets, nullptr);
+}
+
+// A checkpoint of 0.1.0 has a sum of gradients for every base weight, even where the cycle is
+// always 1 and the sums zero, and no mark of the members' spawning.
+void Run::Modernize(CheckpointState* state) const {
+  std::set<std::string> names;
+  for (const auto& variable : saved_) names.insert(variable.name);
+  std::map<std::string, Tensor>& variables = state->variables;
+  for (const std::string& name : names) {
+    const std::string sum = name + "/sum";
+    if (names.count(sum) > 0 || variables.erase(sum) == 0) continue;
+    state->settings.erase(std::remove_if(state->settings.begin(), state->settings.end(),
+                                         [&](const auto& setting) { return setting.first == sum; }),
+                          state->settings.end());
+  }
+  if (names.count(kSpawned) == 0 || variables.count(kSpawned) > 0) return;
+  Tensor spawned(tensorflow::DT_INT64, {});
+  spawned.scalar<int64_t>()() = HasSpawned(*state, options_.start) ? 1 : 0;
+  variables[kSpawned] = spawned;
+  state->settings.emplace_back(kSpawned, TypeText(spawned.dtype(), spawned.shape()));
 }
 
 absl::Status Run::Restore(const std::string& dir, std::string* note) {
   std::string path;
   CheckpointState state;
   if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
+  Modernize(&state);
   if (absl::Status status = SameSettings(state.settings, settings_); !status.ok()) return status;
+  for (const auto& variable : saved_) {
+    if (state.variables.count(variable.name) == 0) return MustHold(path, variable.name);
+  }
   if (state.threads != threads_ && note != nullptr) {
     *note =
         absl::StrCat("the checkpoint was written with ", state.threads, " threads, this run has ",
@@ -229,7 +322,6 @@ absl::Status Run::StartFrom(const std::string& dir) {
     return absl::InvalidArgumentError(
         absl::StrCat("the checkpoint ", path, " must hold the settings `members` and `start`"));
   }
-  if (absl::Status status = Initialize(); !status.ok()) return status;
   std::map<std::string, Tensor> taken;
   for (const auto& variable : saved_) {
     if (variable.kind == LatePhase::Kind::kState || variable.kind == LatePhase::Kind::kInternal) {
@@ -239,17 +331,18 @@ absl::Status Run::StartFrom(const std::string& dir) {
     if (found == state.variables.end()) return MustHold(path, variable.name);
     const Tensor& value = found->second;
     if (variable.kind == LatePhase::Kind::kConstant) {
-      std::vector<Tensor> own;
-      if (absl::Status status = Fetch({}, {variable.read}, &own); !status.ok()) return status;
-      if (value.shape() == own[0].shape() && value.tensor_data() == own[0].tensor_data()) continue;
+      const Tensor own =
+          variable.initial ? variable.initial() : Zeros(variable.dtype, variable.shape);
+      if (SameBits(value, own)) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("`", variable.name, "` must be what it is in the checkpoint ", path));
     }
-    // At t = T0 there is still one member.
-    std::optional<Tensor> model = ModelOf(value, state.step > start ? members : 1, variable);
-    if (!model.has_value()) return MustHave(variable.name, value.shape(), variable.shape);
+    // Until they are spawned there is one member.
+    std::optional<Tensor> model = ModelOf(value, HasSpawned(state, start) ? members : 1, variable);
+    if (!model.has_value()) return MustHave(variable, value);
     taken[variable.name] = *std::move(model);
   }
+  if (absl::Status status = Initialize(); !status.ok()) return status;
   return Assign(taken);
 }
 
@@ -258,16 +351,16 @@ absl::Status Run::Fork(const std::string& dir) {
   CheckpointState state;
   if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
   // Variables of another K take the shape they have here.
+  std::map<std::string, Tensor> taken;
   for (const auto& variable : saved_) {
     const auto found = state.variables.find(variable.name);
     if (found == state.variables.end()) {
       if (variable.kind == LatePhase::Kind::kInternal) continue;
       return MustHold(path, variable.name);
     }
-    if (found->second.shape() == variable.shape) continue;
-    std::optional<Tensor> stack = FirstRowEverywhere(found->second, variable.shape);
-    if (!stack.has_value()) return MustHave(variable.name, found->second.shape(), variable.shape);
-    found->second = *std::move(stack);
+    std::optional<Tensor> stack = FirstRowEverywhere(found->second, variable);
+    if (!stack.has_value()) return MustHave(variable, found->second);
+    taken[variable.name] = *std::move(stack);
   }
   if (state.step > options_.start) {
     return absl::InvalidArgumentError(
@@ -275,7 +368,7 @@ absl::Status Run::Fork(const std::string& dir) {
                      state.step, ", start=", options_.start));
   }
   if (absl::Status status = Initialize(); !status.ok()) return status;
-  if (absl::Status status = Assign(state.variables); !status.ok()) return status;
+  if (absl::Status status = Assign(taken); !status.ok()) return status;
   step_ = state.step;
   return absl::OkStatus();
 }

@@ -4,7 +4,10 @@
 //   run->Initialize();                   // or run->Restore(dir)
 //   while (run->step() < steps) run->Step(feeds, {"loss:0"}, &outputs);
 //
-// Between two calls the state is always that of a whole number of minibatches.
+// Between two calls the state is that of a whole number of minibatches, even if the last one
+// failed: a minibatch that cannot be computed (bad feeds, a label out of range) changes nothing,
+// and may be repeated. Only a failure while results are being written, as when memory runs out
+// there, leaves a state that must be restored from a checkpoint.
 #ifndef LATE_PHASE_OPTIMIZERS_RUN_H_
 #define LATE_PHASE_OPTIMIZERS_RUN_H_
 
@@ -36,6 +39,7 @@ class Run {
   absl::Status Initialize();
 
   // One minibatch: spawns first if it is step T0's turn, trains, takes an SWA sample if one is due.
+  // If it fails after spawning, the members stay, and a repetition does not spawn again.
   absl::Status Step(const Feeds& feeds, const std::vector<std::string>& fetches = {},
                     std::vector<tensorflow::Tensor>* outputs = nullptr);
 
@@ -72,7 +76,8 @@ class Run {
   // equals a run of its own from the start.
   absl::Status Fork(const std::string& dir);
 
-  // Sets variables to given values: weights from elsewhere. Others keep theirs.
+  // Sets variables to given values: weights from elsewhere. Others keep theirs. Names, types and
+  // shapes must be those of variables of the run; else nothing is set.
   absl::Status Assign(const std::map<std::string, tensorflow::Tensor>& variables);
 
   // Every variable that a checkpoint holds.
@@ -84,8 +89,13 @@ class Run {
  private:
   Run(const LatePhase& late_phase, int threads, Settings settings);
 
+  // Adds the members at T0, if they are not there.
+  absl::Status Spawn();
+  // Makes what another version wrote what this one would have written.
+  void Modernize(CheckpointState* state) const;
+
   LatePhaseOptions options_;
-  std::string init_, train_, spawn_, swa_;
+  std::string zero_, train_, spawn_, swa_;
   std::vector<LatePhase::Saved> saved_;
   Settings settings_;
   int threads_;

@@ -121,6 +121,22 @@ def test_cycle_one_never_touches_the_sum():
     np.testing.assert_array_equal(total, np.full(SHAPE, 7.0))
 
 
+@pytest.mark.parametrize("rule, slots", [("sgd", ()), ("momentum", ("accum",)), ("adam", ("m", "v"))])
+def test_cycle_one_needs_no_sum(rule, slots):
+    """Whatever stands in its place: the updated variable itself, or one of another shape and type."""
+    hyper = dict(lr=0.1, weight_decay=0.0)
+    hyper.update({"momentum": dict(momentum=0.9), "adam": dict(beta1=0.9, beta2=0.999, epsilon=1e-8)}.get(rule, {}))
+    results = []
+    for stand_in in (lambda var: tf.Variable(np.zeros(SHAPE)), lambda var: var, lambda var: tf.Variable(np.zeros(1, np.float32))):
+        var = tf.Variable(np.ones(SHAPE))
+        state = {name: tf.Variable(np.zeros(SHAPE)) for name in slots}
+        if rule == "adam":
+            state["count"] = tf.Variable(np.int64(0))
+        call("base", rule, var=var, **state, sum=stand_in(var), member=0, cycle=1, scale=1.0, **hyper, grad=np.full(SHAPE, 0.5))
+        results.append(var.numpy())
+    assert (results[0] != 1).all() and (results[0] == results[1]).all() and (results[0] == results[2]).all()
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_momentum_agrees_with_tensorflow(nesterov):
     rng = np.random.default_rng(2)

@@ -40,6 +40,10 @@ SettingList Experiment::Settings() {
           Real(
               "gamma", "scale of the base's summed gradients", "a number in (0, 1]",
               [](double x) { return x > 0 && x <= 1; }, &r->gamma),
+          NotNegative("base_decay_scale",
+                      "on the base's weight decay once its gradients are accumulated; 1 is the "
+                      "paper's, members times gamma keeps its balance with SGD's gradients",
+                      &r->base_decay_scale),
           Boolean("freeze_base", "once there are members, they alone are trained", &r->freeze_base),
           Real(
               "swa_start", "epochs before averaging over time begins; -1: never", "a number >= -1",

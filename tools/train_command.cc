@@ -178,15 +178,16 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
   }
 }
 
-// What is wrong with any of the runs is said before hours go into the first, and before anything is
-// written.
-void Check(const PlannedRun& planned, const SessionFlags& session) {
-  const std::unique_ptr<Task> task = planned.experiment->MakeTask();
+// The run's task. What is wrong with any of the runs is said before hours go into the first, and
+// before anything is written.
+std::unique_ptr<Task> CheckedTask(const PlannedRun& planned, const SessionFlags& session) {
+  std::unique_ptr<Task> task = planned.experiment->MakeTask();
   const bool fresh = !LatestCheckpoint(CheckpointsOf(planned)).has_value() && !CanFork(planned);
-  if (!fresh || planned.experiment->recipe().pretrained.empty()) return;
+  if (!fresh || planned.experiment->recipe().pretrained.empty()) return task;
   std::unique_ptr<Run> run;
   Require(task->MakeRun(static_cast<int>(session.threads), &run));
   Require(run->StartFrom(PretrainedCheckpoints(planned.experiment.get())));
+  return task;
 }
 
 // Trains to the end, with a progress line.
@@ -257,6 +258,7 @@ Json FinalResults(const Experiment& experiment, const SessionFlags& session, con
   struct rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   results["peak_bytes"] = int64_t{usage.ru_maxrss} * 1024;  // of this process
+  results["expected_bytes"] = std::llround(task->plan().bytes);
   results["threads"] = session.threads;
   results["device"] = session.device;
   return results;
@@ -275,11 +277,10 @@ std::string TestText(const Program& program, const Json& test) {
 }
 
 // Trains one model, or goes on with it, and returns its results; null if it was stopped.
-Json TrainOne(const PlannedRun& planned, const Command& command) {
+Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr<Task> task) {
   const Experiment& experiment = *planned.experiment;
   const Program& program = experiment.program();
   const std::string results_path = planned.folder + "/results.json";
-  const std::unique_ptr<Task> task = experiment.MakeTask();
   if (command.resume && fs::exists(results_path)) {
     // Finished already, unless it is to go on for longer now.
     const Json results = Json::parse(ReadFile(results_path), nullptr, /*allow_exceptions=*/false);
@@ -317,7 +318,8 @@ int Main(const std::string& program, int argc, char** argv) {
   ChooseDevice(&command.session);
   command.experiment->recipe().device = command.session.device;
   const std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
-  for (const PlannedRun& run : runs) Check(run, command.session);
+  std::vector<std::unique_ptr<Task>> tasks;
+  for (const PlannedRun& run : runs) tasks.push_back(CheckedTask(run, command.session));
   if (command.dry_run) {
     std::fputs(ConfigFile(command.experiment.get()).c_str(), stdout);
     return 0;
@@ -327,8 +329,8 @@ int Main(const std::string& program, int argc, char** argv) {
   const bool several = runs.size() > 1;
   if (several) WriteConfig(command.out, command.experiment.get());
   Json results = {{"program", program}, {"runs", Json::array()}};
-  for (const PlannedRun& run : runs) {
-    const Json result = stop_requested ? Json() : TrainOne(run, command);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Json result = stop_requested ? Json() : TrainOne(runs[i], command, std::move(tasks[i]));
     if (result.is_null()) {
       std::fprintf(stderr, "To go on: %s --resume --out %s\n", CommandOf(program).c_str(),
                    command.out.c_str());

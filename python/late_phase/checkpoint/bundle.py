@@ -56,7 +56,8 @@ class Contents:
     @property
     def spawned(self):
         """Whether the members are there. Until then the program uses row 0 of late-phase variables, and the others mean nothing."""
-        return self.step > self.start
+        # 0.1.0 did not say; there they were spawned by the first step after `start`.
+        return bool(self.variables.get("late_phase/spawned", self.step > self.start))
 
     def with_variables(self, variables):
         """All of this with other values for some variables."""

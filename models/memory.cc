@@ -1,0 +1,45 @@
+#include "models/memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace late_phase {
+namespace {
+
+// TensorFlow's code and tables, thread stacks, the graph.
+constexpr double kProcess = 450e6;
+
+}  // namespace
+
+double TrainingBytes(const TrainingNumbers& numbers, const LatePhaseOptions& options,
+                     double number_bytes, double data_bytes) {
+  const double K = static_cast<double>(options.members);
+  const double cycle = static_cast<double>(std::max(options.cycle, options.members));
+  const double weights = numbers.base + K * numbers.members;
+  double variables = (1 + numbers.slots) * weights;
+  if (cycle > 1) variables += numbers.base;  // sums
+  if (options.swa_start >= 0) variables += weights;
+  // Of a step: copies of the member's rows, and all that is needed to go back. Gradients take the
+  // place of the latter.
+  double transient = numbers.members + std::max(numbers.minibatch, numbers.base + numbers.members);
+  if (options.swag_rank > 0) {
+    const double deviations = static_cast<double>(options.swag_rank) * weights;
+    variables += weights + deviations;
+    transient = std::max(transient, deviations);  // a checkpoint is written from a copy of them
+  }
+  return kProcess + data_bytes + number_bytes * (variables + transient);
+}
+
+absl::Status CheckFitsMemory(double bytes, const std::string& received) {
+  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  if (bytes < there) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the network must fit into memory: it needs about %.3g GB, this machine has %.3g GB. "
+      "Received: %s",
+      bytes / 1e9, there / 1e9, received));
+}
+
+}  // namespace late_phase

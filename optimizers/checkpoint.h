@@ -1,8 +1,8 @@
 // A run's state on disk, in TensorFlow's checkpoint format: whole or not at all.
 //
 // Each checkpoint is a folder DIR/step-000000000017 with the tensor bundle `state`. It is written
-// under another name and renamed when it is complete, so a process killed at any moment leaves the
-// last complete one; the one before is removed only then.
+// under another name and renamed when it is complete and on the disk, so a process killed at any
+// moment, or a power failure, leaves the last complete one; the one before is removed only then.
 #ifndef LATE_PHASE_OPTIMIZERS_CHECKPOINT_H_
 #define LATE_PHASE_OPTIMIZERS_CHECKPOINT_H_
 
@@ -27,7 +27,8 @@ struct CheckpointState {
   int threads = 0;    // another count is no error, but changes rounding
 };
 
-// Writes a checkpoint and then removes older ones.
+// Writes a checkpoint and then removes older ones. These stay if anything fails, a disk that does
+// not confirm what was written to it included.
 absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state);
 
 // The newest complete checkpoint of the folder, or none.

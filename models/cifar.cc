@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "models/image_tensors.h"
 #include "ops/softmax_cross_entropy.h"
+#include "optimizers/number_text.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -215,9 +216,9 @@ absl::Status Cifar::MakeRun(int threads, std::unique_ptr<Run>* run) {
                        {"flip", absl::StrCat(augmentation.flip)},
                        {"cutout", absl::StrCat(augmentation.cutout)},
                        {"data_seed", absl::StrCat(options_.seed)}};
-  if (network_.dropout > 0) settings.push_back({"dropout", absl::StrCat(network_.dropout)});
+  if (network_.dropout > 0) settings.push_back({"dropout", NumberText(network_.dropout)});
   if (network_.name == "pyramidnet") {
-    settings.push_back({"shakedrop", absl::StrCat(network_.shakedrop)});
+    settings.push_back({"shakedrop", NumberText(network_.shakedrop)});
   }
   if (absl::Status status = Run::Create(*weights_, threads, settings, run); !status.ok()) {
     return status;

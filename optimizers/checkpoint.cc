@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "optimizers/disk.h"
+#include "optimizers/number_text.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
@@ -19,6 +20,7 @@ constexpr char kBundle[] = "state";
 constexpr char kStep[] = "late_phase_checkpoint/step";
 constexpr char kThreads[] = "late_phase_checkpoint/threads";
 constexpr char kSettings[] = "late_phase_checkpoint/settings";
+constexpr char kFormat[] = "late_phase_checkpoint/format";
 
 Tensor Number(int64_t value) {
   Tensor tensor(tensorflow::DT_INT64, {});
@@ -46,6 +48,7 @@ absl::Status WriteBundle(const std::string& prefix, const CheckpointState& state
   std::map<std::string, Tensor> tensors = state.variables;
   tensors[kStep] = Number(state.step);
   tensors[kThreads] = Number(state.threads);
+  tensors[kFormat] = Number(state.format);
   Tensor settings(tensorflow::DT_STRING, {static_cast<int64_t>(state.settings.size())});
   for (size_t i = 0; i < state.settings.size(); ++i) {
     settings.flat<tensorflow::tstring>()(i) =
@@ -104,6 +107,7 @@ absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
     return absl::InvalidArgumentError(
         absl::StrCat("not a readable checkpoint: ", path, ": ", reader.status().message()));
   }
+  state->format = 0;
   reader.Seek("");
   for (reader.Next(); reader.Valid(); reader.Next()) {
     const std::string key(reader.key());
@@ -123,6 +127,8 @@ absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
       state->step = tensor.scalar<int64_t>()();
     } else if (key == kThreads) {
       state->threads = static_cast<int>(tensor.scalar<int64_t>()());
+    } else if (key == kFormat) {
+      state->format = tensor.scalar<int64_t>()();
     } else if (key == kSettings) {
       for (int64_t i = 0; i < tensor.NumElements(); ++i) {
         const std::pair<std::string, std::string> setting = absl::StrSplit(
@@ -133,20 +139,26 @@ absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
       state->variables[key] = tensor;
     }
   }
+  if (state->format > kCheckpointFormat) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint's format must be at most ", kCheckpointFormat,
+        ", or a newer version of the program must read it. Received: format=", state->format,
+        " in ", path));
+  }
   return absl::OkStatus();
 }
 
-absl::Status SameSettings(const Settings& saved, const Settings& wanted) {
-  const std::map<std::string, std::string> before(saved.begin(), saved.end());
+absl::Status SameSettings(const CheckpointState& saved, const Settings& wanted) {
+  const std::map<std::string, std::string> before(saved.settings.begin(), saved.settings.end());
   for (const auto& [name, value] : wanted) {
     const auto found = before.find(name);
     const std::string old = found == before.end() ? "(not there)" : found->second;
-    if (old == value) continue;
+    if (old == value || (saved.format == 0 && old == InSixDigits(value))) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "`", name, "` must be ", old, ", as in the checkpoint. Received: ", name, "=", value));
   }
   const std::map<std::string, std::string> now(wanted.begin(), wanted.end());
-  for (const auto& [name, value] : saved) {
+  for (const auto& [name, value] : saved.settings) {
     if (now.count(name) > 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("`", name, "` must be ", value, ", as in the checkpoint. Received: none"));

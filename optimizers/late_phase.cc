@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
+#include "optimizers/number_text.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -89,11 +90,11 @@ std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const 
       {"members", absl::StrCat(members)},
       {"start", absl::StrCat(start)},
       {"cycle", absl::StrCat(cycle)},
-      {"sigma", absl::StrCat(sigma)},
-      {"base_scale", absl::StrCat(base_scale)},
+      {"sigma", NumberText(sigma)},
+      {"base_scale", NumberText(base_scale)},
       {"copy_slots", absl::StrCat(copy_slots)},
       {"freeze_base", absl::StrCat(freeze_base)},
-      {"clip_norm", absl::StrCat(clip_norm)},
+      {"clip_norm", NumberText(clip_norm)},
       {"swa_start", absl::StrCat(swa_start)},
       {"swa_every", absl::StrCat(swa_every)},
       {"seed", absl::StrCat(seed[0], ",", seed[1])}};

@@ -206,7 +206,7 @@ absl::Status Run::Restore(const std::string& dir, std::string* note) {
   std::string path;
   CheckpointState state;
   if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
-  if (absl::Status status = SameSettings(state.settings, settings_); !status.ok()) return status;
+  if (absl::Status status = SameSettings(state, settings_); !status.ok()) return status;
   if (state.threads != threads_ && note != nullptr) {
     *note =
         absl::StrCat("the checkpoint was written with ", state.threads, " threads, this run has ",

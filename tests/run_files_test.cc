@@ -148,5 +148,46 @@ TEST_F(RunFilesTest, AFolderThatCannotBeLookedIntoIsAnErrorNotAnException) {
   EXPECT_EQ(LatestCheckpoint(dir), std::nullopt);
 }
 
+TEST_F(RunFilesTest, SettingsOfACheckpointMustAgreeInEveryDigit) {
+  CheckpointState saved = AtStep(1);
+  saved.settings = {
+      {"members", "1234567"}, {"sigma", "0.35"}, {"base", "sgd lr=0.3333333333333333"}};
+  EXPECT_EQ(SameSettings(saved, saved.settings), absl::OkStatus());
+  auto with = [&](size_t place, const char* value) {
+    Settings wanted = saved.settings;
+    wanted[place].second = value;
+    return std::string(SameSettings(saved, wanted).message());
+  };
+  EXPECT_EQ(with(1, "0.3500000001"),
+            "`sigma` must be 0.35, as in the checkpoint. Received: sigma=0.3500000001");
+  EXPECT_EQ(with(2, "sgd lr=0.333333"),
+            "`base` must be sgd lr=0.3333333333333333, as in the checkpoint. Received: base=sgd "
+            "lr=0.333333");
+  // Of version 0.1.0: it has no more than six digits of what is no integer.
+  saved.format = 0;
+  EXPECT_EQ(with(1, "0.3500000001"), "");
+  EXPECT_NE(with(1, "0.350001"), "");
+  EXPECT_NE(with(0, "1234568"), "");
+  saved.settings[2].second = "sgd lr=0.333333";
+  EXPECT_EQ(with(2, "sgd lr=0.3333333333333333"), "");
+  EXPECT_EQ(with(2, "sgd lr=0.333333"), "");
+  EXPECT_NE(with(2, "sgd lr=0.3333"), "");
+  EXPECT_NE(with(2, "sgd lr=0.3333343333333333"), "");
+}
+
+TEST_F(RunFilesTest, AFormatIsReadBackAndANewerOneRefused) {
+  const std::string dir = (folder_ / "checkpoint").string();
+  CheckpointState newer = AtStep(1), read;
+  ASSERT_EQ(WriteCheckpoint(dir, newer), absl::OkStatus());
+  ASSERT_EQ(ReadCheckpoint(*LatestCheckpoint(dir), &read), absl::OkStatus());
+  EXPECT_EQ(read.format, kCheckpointFormat);
+  EXPECT_EQ(read.variables.size(), 1u);
+  newer.step = 2;
+  newer.format = kCheckpointFormat + 1;
+  ASSERT_EQ(WriteCheckpoint(dir, newer), absl::OkStatus());
+  EXPECT_TRUE(absl::StartsWith(ReadCheckpoint(*LatestCheckpoint(dir), &read).message(),
+                               "the checkpoint's format must be at most 1"));
+}
+
 }  // namespace
 }  // namespace late_phase

@@ -7,6 +7,7 @@
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
 #include "optimizers/number_text.h"
+#include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -296,7 +297,8 @@ std::vector<Output> LatePhase::Clip(const std::vector<Output>& gradients) {
 
 Operation LatePhase::SpawnWeight(const Weight& weight, int64_t index) {
   auto seed = [&](int64_t stream) -> Output {
-    return tf_ops::Const(host_, {options_.seed[0], options_.seed[1] + stream}, {2});
+    const int64_t number = NormalStreamNumber(Normals::kMemberNoise, stream);
+    return tf_ops::Const(host_, {options_.seed[0], options_.seed[1] + number}, {2});
   };
   std::vector<Operation> done;
   // Each layer draws from a stream of its own.

@@ -9,6 +9,7 @@
 #include "models/image_tensors.h"
 #include "models/memory.h"
 #include "ops/softmax_cross_entropy.h"
+#include "optimizers/number_text.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
@@ -221,9 +222,9 @@ absl::Status Cifar::MakeRun(int threads, std::unique_ptr<Run>* run) {
                        {"flip", absl::StrCat(augmentation.flip)},
                        {"cutout", absl::StrCat(augmentation.cutout)},
                        {"data_seed", absl::StrCat(options_.seed)}};
-  if (network_.dropout > 0) settings.push_back({"dropout", absl::StrCat(network_.dropout)});
+  if (network_.dropout > 0) settings.push_back({"dropout", NumberText(network_.dropout)});
   if (network_.name == "pyramidnet") {
-    settings.push_back({"shakedrop", absl::StrCat(network_.shakedrop)});
+    settings.push_back({"shakedrop", NumberText(network_.shakedrop)});
   }
   if (absl::Status status = Run::Create(*weights_, threads, settings, run); !status.ok()) {
     return status;

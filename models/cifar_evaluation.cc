@@ -6,6 +6,7 @@
 #include "models/cifar.h"
 #include "models/classification.h"
 #include "models/image_tensors.h"
+#include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -23,14 +24,10 @@ namespace {
 // Images of an evaluation at a time.
 constexpr int64_t kEvaluated = 250;
 
-// Samples of a dropout network are told apart by the high half of a number, the images of one by
-// the low half; training's random numbers have the seed itself, these its complement.
-constexpr int kSampleShift = 20;
-
 Tensor SampleNoise(int64_t seed, int64_t sample, int64_t part) {
   Tensor noise(tensorflow::DT_INT64, {2});
-  noise.flat<int64_t>()(0) = ~seed;
-  noise.flat<int64_t>()(1) = (sample << kSampleShift) + part;
+  const auto words = DropoutSampleUniforms(seed, sample, part);
+  std::copy(words.begin(), words.end(), noise.flat<int64_t>().data());
   return noise;
 }
 
@@ -209,9 +206,9 @@ absl::Status Cifar::PredictByOne(Run* run, const LabelledImages& images, const P
   if (samples && network_.dropout == 0) {
     return absl::FailedPreconditionError("this run has no dropout to sample from: dropout=0");
   }
-  if (how.dropout_sample >> kSampleShift > 0) {
+  if (how.dropout_sample >= kDropoutSamples) {
     return absl::InvalidArgumentError(
-        absl::StrCat("`dropout_sample` must be less than ", 1 << kSampleShift,
+        absl::StrCat("`dropout_sample` must be less than ", kDropoutSamples,
                      ". Received: dropout_sample=", how.dropout_sample));
   }
   const auto& of_sets = samples ? sampled_logits_ : logits_;

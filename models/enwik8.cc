@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "models/memory.h"
+#include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
@@ -44,8 +45,7 @@ void FillUniform(double low, double high, std::mt19937_64* engine, Tensor* tenso
 // Weights of one seed: each is drawn from a stream of its own, so base and rank-1 models start from
 // the same weights.
 Tensor Draw(const CharLstmWeight& weight, DataType dtype, int64_t seed, uint32_t index) {
-  std::seed_seq sequence{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), index};
-  std::mt19937_64 engine(sequence);
+  std::mt19937_64 engine = MakeEngine(Draws::kTextWeights, seed, index);
   Tensor tensor(dtype, weight.shape);
   if (dtype == tensorflow::DT_DOUBLE) {
     FillUniform<double>(weight.low, weight.high, &engine, &tensor);
@@ -337,7 +337,7 @@ absl::Status Enwik8::Sample(Run* run, const Sampling& sampling, std::string* tex
     input.push_back(vocabulary_.Token(byte));
   }
   if (input.empty()) return absl::InvalidArgumentError("`prompt` must not be empty");
-  std::mt19937_64 engine(static_cast<uint64_t>(sampling.seed));
+  std::mt19937_64 engine = MakeEngine(Draws::kSampledText, sampling.seed, 0);
   Tensor h = Zeros(dtype_, {1, options_.units}), c = h, which(tensorflow::DT_INT32, {});
   which.scalar<int32_t>()() = 0;
   *text = sampling.prompt;

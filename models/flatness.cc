@@ -7,15 +7,13 @@
 
 #include "kernels/normals.h"
 #include "models/classification.h"
+#include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 
 namespace late_phase {
 namespace {
 
 using tensorflow::Tensor;
-
-// Streams of initial weights and of the members' noise have smaller numbers.
-constexpr int64_t kFirstStream = int64_t{2} << 32;
 
 // w_i + σ w_i ε_i
 Tensor Perturbed(const Tensor& weight, const NormalStream& stream, uint32_t row, double sigma) {
@@ -70,7 +68,7 @@ absl::Status Measure(Cifar* task, Run* run, const LabelledImages& images,
   for (const double sigma : options.sigmas) {
     Flatness::Point point{sigma, {}, 0, 0};
     for (int64_t draw = 0; draw < options.samples; ++draw) {
-      const NormalStream stream = MakeNormalStream(options.seed, kFirstStream + draw);
+      const NormalStream stream = MakeNormalStream(Normals::kFlatness, options.seed, draw);
       TrialWeights::Plain weights = plain;
       for (size_t w = 0; w < trial->trained().size(); ++w) {
         Tensor& weight = weights.at(trial->trained()[w]);

@@ -34,7 +34,8 @@ struct Flatness {
 };
 
 // Normal numbers of draw `draw`: element i of the weight that was declared as number `weight` is
-// element i, row `weight`, of the stream (seed, 2·2³² + draw) of kernels/philox_normal.h.
+// element i, row `weight`, of stream number `draw` of Normals::kFlatness
+// (optimizers/random_streams.h).
 absl::Status MeasureFlatness(Cifar* task, Run* run, const LabelledImages& images,
                              const FlatnessOptions& options, Flatness* flatness);
 

@@ -6,18 +6,10 @@
 #include <random>
 #include <utility>
 
+#include "optimizers/random_streams.h"
+
 namespace late_phase {
 namespace {
-
-enum class Purpose : uint32_t { kOrder, kAugmentation };
-
-// Engine and seed_seq are the same everywhere; the standard's distributions and shuffle are not.
-std::mt19937_64 Engine(int64_t seed, Purpose purpose, int64_t number) {
-  std::seed_seq words = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32),
-                         static_cast<uint32_t>(purpose), static_cast<uint32_t>(number),
-                         static_cast<uint32_t>(number >> 32)};
-  return std::mt19937_64(words);
-}
 
 // In [0, end), for an end of at most 2^33: none is likelier than another by more than 1 in 2^31.
 int64_t Below(int64_t end, std::mt19937_64* engine) { return (*engine)() % end; }
@@ -146,7 +138,7 @@ const std::vector<int64_t>& TrainingBatches::Order(int64_t epoch) {
   epoch_ = epoch;
   order_.resize(images_->count);
   std::iota(order_.begin(), order_.end(), 0);
-  std::mt19937_64 engine = Engine(seed_, Purpose::kOrder, epoch);
+  std::mt19937_64 engine = MakeEngine(Draws::kImageOrder, seed_, epoch);
   for (int64_t left = images_->count; left > 1; --left) {
     std::swap(order_[left - 1], order_[Below(left, &engine)]);
   }
@@ -158,7 +150,7 @@ void TrainingBatches::Fill(int64_t t, T* pixels, int32_t* labels) {
   const Normalisation<T> normalisation(statistics_);
   const int64_t side = images_->side, image_values = side * side * 3;
   const int64_t* chosen = &Order(t / steps_per_epoch())[t % steps_per_epoch() * batch_];
-  std::mt19937_64 engine = Engine(seed_, Purpose::kAugmentation, t);
+  std::mt19937_64 engine = MakeEngine(Draws::kAugmentation, seed_, t);
   for (int64_t i = 0; i < Size(t); ++i) {
     const Variation variation(augmentation_, side, &engine);
     Vary(&images_->pixels[chosen[i] * image_values], side, normalisation, variation,

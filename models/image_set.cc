@@ -61,7 +61,7 @@ std::string Read(const fs::path& path, LabelledImages* images, std::string* name
     const std::string complaint = FindInFolder(path, &found);
     if (!complaint.empty()) return complaint;
   }
-  if (!fs::is_regular_file(found.path)) return found.path.string() + " is not a file";
+  if (!fs::is_regular_file(found.path, error)) return found.path.string() + " is not a file";
   const int64_t size = static_cast<int64_t>(fs::file_size(found.path, error));
   if (error) return found.path.string() + ": " + error.message();
   if (found.label_bytes == 0) found.label_bytes = size % (1 + kImageBytes) == 0 ? 1 : 2;

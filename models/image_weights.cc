@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/normals.h"
 #include "ops/batch_norm.h"
+#include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
@@ -29,8 +30,7 @@ const char* ActivationName(Activation activation) {
 // Double weights get the same values as float ones.
 template <typename T>
 void FillNormal(int64_t seed, int64_t stream, double deviation, Tensor* tensor) {
-  // Streams of the members' noise have smaller numbers.
-  const NormalStream normals = MakeNormalStream(seed, (int64_t{1} << 32) + stream);
+  const NormalStream normals = MakeNormalStream(Normals::kInitialWeights, seed, stream);
   auto values = tensor->flat<T>();
   float chunk[kNormalChunk];
   for (int64_t i = 0; i < values.size(); ++i) {

@@ -4,6 +4,7 @@
 
 #include "models/hypernetwork.h"
 #include "ops/add_op.h"
+#include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
@@ -17,9 +18,6 @@ using tensorflow::Output;
 using tensorflow::TensorShape;
 
 namespace {
-
-// Layers' random numbers are told apart above the bits that count minibatches or samples.
-constexpr int kLayerShift = 40;
 
 int64_t Inputs(const TensorShape& kernel) { return kernel.dim_size(kernel.dims() - 2); }
 int64_t Outputs(const TensorShape& kernel) { return kernel.dim_size(kernel.dims() - 1); }
@@ -111,7 +109,7 @@ LastLayer LayerWeights::Head(const std::string& name, Output features, int64_t s
 Output LayerWeights::Uniform(Output shape) {
   if (noise_.node() == nullptr || !scope_.ok()) return Output();
   const tensorflow::Scope host = scope_.WithDevice("/device:CPU:0");
-  const auto layer = tf_ops::Const(host, {int64_t{0}, draws_++ << kLayerShift}, {2});
+  const auto layer = tf_ops::Const(host, {int64_t{0}, OffsetOfLayer(draws_++)}, {2});
   const Output numbers = OutputOf(
       AddOp(scope_, "StatelessRandomUniform", "Uniform", {shape, tf_ops::Add(host, noise_, layer)},
             [](tensorflow::NodeBuilder* builder) { builder->Attr("dtype", tensorflow::DT_FLOAT); }),

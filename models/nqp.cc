@@ -4,16 +4,10 @@
 
 #include "kernels/member_rows.h"
 #include "kernels/update_rules.h"
+#include "optimizers/random_streams.h"
 
 namespace late_phase {
 namespace {
-
-// What a stream of random numbers is for: the second half of its seed.
-enum class Purpose : int64_t { kLatePhase = 1, kDrift = 2, kFullEnsemble = 3 };
-
-NormalStream MakeStream(int64_t seed, Purpose purpose, int64_t K) {
-  return MakeNormalStream(seed, static_cast<int64_t>(purpose) * (int64_t{1} << 32) + K);
-}
 
 const Parallel& InLine() {
   static const Parallel* parallel = new Parallel;
@@ -99,14 +93,14 @@ NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
   NqpResults results{empty, empty, empty};
 
   struct Job {
-    Purpose purpose;
+    Normals purpose;
     int64_t seed;   // [0, seeds)
     size_t member;  // index into options.members; the full ensemble's run serves all
     double cost;    // minibatches
   };
   std::vector<Job> jobs;
   double total = 0;
-  auto add = [&](Purpose purpose, size_t member, int64_t iterations) {
+  auto add = [&](Normals purpose, size_t member, int64_t iterations) {
     if (iterations == 0) return;
     for (int64_t seed = 0; seed < options.seeds; ++seed) {
       const double cost =
@@ -116,10 +110,10 @@ NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
     }
   };
   for (size_t member = 0; member < count; ++member) {
-    add(Purpose::kLatePhase, member, options.iterations);
-    add(Purpose::kDrift, member, options.drift_iterations);
+    add(Normals::kNqpLatePhase, member, options.iterations);
+    add(Normals::kNqpDrift, member, options.drift_iterations);
   }
-  add(Purpose::kFullEnsemble, count - 1, options.iterations);
+  add(Normals::kNqpFullEnsemble, count - 1, options.iterations);
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const Job& a, const Job& b) { return a.cost > b.cost; });
 
@@ -138,8 +132,8 @@ NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
   parallel.run(static_cast<int64_t>(jobs.size()), [&](int64_t i) {
     const Job& job = jobs[i];
     const int64_t K = options.members[job.member];
-    const NormalStream stream = MakeStream(options.seed + job.seed, job.purpose, K);
-    if (job.purpose == Purpose::kFullEnsemble) {
+    const NormalStream stream = MakeNormalStream(job.purpose, options.seed + job.seed, K);
+    if (job.purpose == Normals::kNqpFullEnsemble) {
       NqpFullEnsemble run(problem, K, options.lr, start, stream);
       std::vector<double> sums(count);
       loop(job, options.iterations, options.average_last, [&](bool average) {
@@ -151,7 +145,7 @@ NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
       }
       return;
     }
-    const bool drift = job.purpose == Purpose::kDrift;
+    const bool drift = job.purpose == Normals::kNqpDrift;
     const int64_t last = drift ? options.drift_average_last : options.average_last;
     NqpLatePhase run(problem, K, drift ? options.drift_lr : options.lr, options.phi, start, stream);
     double sum = 0;

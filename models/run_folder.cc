@@ -5,10 +5,11 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "optimizers/disk.h"
 #include "tensorflow/core/util/event.pb.h"
 
 namespace late_phase {
@@ -21,23 +22,29 @@ absl::Status Failed(const std::string& what, const std::string& why) {
   return absl::UnavailableError(absl::StrCat("cannot ", what, ": ", why));
 }
 
+// The number of that name, or `otherwise` if there is none.
+template <typename T>
+T NumberIn(const Json& object, const char* name, T otherwise) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number() ? found->get<T>() : otherwise;
+}
+
 // Copies the lines up to `step` and remembers the seconds of the last one that has them. A last
-// line that was cut off by a kill is dropped.
+// line that was cut off by a kill is dropped. Nothing is written before all of `from` was read.
 absl::Status Keep(const std::string& from, const std::string& to, int64_t step, double* seconds) {
-  std::ifstream in(from);
-  const std::string aside = to + ".incomplete";
-  std::ofstream out(aside);
-  for (std::string line; std::getline(in, line);) {
+  std::string text, kept;
+  std::error_code error = ReadWholeFile(from, &text);
+  if (error == std::errc::no_such_file_or_directory) error.clear();
+  if (error) return Failed("read " + from, error.message());
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object() || object.value("step", step + 1) > step) continue;
-    *seconds = object.value("seconds", *seconds);
-    out << line << "\n";
+    if (!object.is_object() || NumberIn<int64_t>(object, "step", step + 1) > step) continue;
+    *seconds = NumberIn<double>(object, "seconds", *seconds);
+    kept += line + "\n";
   }
-  out.close();
-  std::error_code error;
-  if (!out.fail()) fs::rename(aside, to, error);
-  if (out.fail() || error) return Failed("write " + to, error ? error.message() : "no space?");
-  return absl::OkStatus();
+  error = ReplaceFile(to, kept);
+  return error ? Failed("write " + to, error.message()) : absl::OkStatus();
 }
 
 void Append(const Figures& figures, Json* line) {

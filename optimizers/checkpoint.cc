@@ -1,14 +1,12 @@
 #include "optimizers/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "optimizers/disk.h"
+#include "optimizers/number_text.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
@@ -22,6 +20,7 @@ constexpr char kBundle[] = "state";
 constexpr char kStep[] = "late_phase_checkpoint/step";
 constexpr char kThreads[] = "late_phase_checkpoint/threads";
 constexpr char kSettings[] = "late_phase_checkpoint/settings";
+constexpr char kFormat[] = "late_phase_checkpoint/format";
 
 Tensor Number(int64_t value) {
   Tensor tensor(tensorflow::DT_INT64, {});
@@ -40,48 +39,23 @@ absl::Status Failed(const std::string& what, const std::error_code& error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
 }
 
-// A rename lasts only when the folder it happened in is on disk.
-void SyncFolder(const fs::path& folder) {
-  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY);
-  if (file < 0) return;
-  fsync(file);
-  close(file);
-}
-
-void SyncFile(const fs::path& path) {
-  const int file = open(path.c_str(), O_RDONLY);
-  if (file < 0) return;
-  fsync(file);
-  close(file);
-}
-
 // Complete checkpoints, oldest first: the numbers are padded, so names sort like steps.
-std::vector<fs::path> Checkpoints(const std::string& dir) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error)) {
-    if (entry.path().filename().string().rfind("step-", 0) == 0) found.push_back(entry.path());
+std::vector<std::string> Checkpoints(const std::string& dir) {
+  std::vector<std::string> entries, found;
+  ListFolder(dir, &entries);  // a folder that cannot be read has none
+  for (const std::string& entry : entries) {
+    if (fs::path(entry).filename().string().rfind("step-", 0) == 0) found.push_back(entry);
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 
-}  // namespace
-
-absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state) {
-  const fs::path folder(dir), final = folder / absl::StrFormat("step-%012d", state.step),
-                              aside = folder / ".incomplete";
-  // The same step of the same run: there is nothing new to keep.
-  if (fs::exists(final)) return absl::OkStatus();
-  std::error_code error;
-  fs::remove_all(aside, error);
-  fs::create_directories(aside, error);
-  if (error) return Failed(absl::StrCat("cannot make the folder ", aside.string()), error);
-  tensorflow::BundleWriter writer(tensorflow::Env::Default(), (aside / kBundle).string());
+absl::Status WriteBundle(const std::string& prefix, const CheckpointState& state) {
+  tensorflow::BundleWriter writer(tensorflow::Env::Default(), prefix);
   // The bundle wants its keys in order.
   std::map<std::string, Tensor> tensors = state.variables;
   tensors[kStep] = Number(state.step);
   tensors[kThreads] = Number(state.threads);
+  tensors[kFormat] = Number(state.format);
   Tensor settings(tensorflow::DT_STRING, {static_cast<int64_t>(state.settings.size())});
   for (size_t i = 0; i < state.settings.size(); ++i) {
     settings.flat<tensorflow::tstring>()(i) =
@@ -91,19 +65,47 @@ absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& stat
   for (const auto& [key, tensor] : tensors) {
     if (absl::Status status = writer.Add(key, tensor); !status.ok()) return status;
   }
-  if (absl::Status status = writer.Finish(); !status.ok()) return status;
-  for (const auto& entry : fs::directory_iterator(aside, error)) SyncFile(entry.path());
-  const std::vector<fs::path> older = Checkpoints(dir);
+  return writer.Finish();
+}
+
+// The files of a folder, and their names.
+std::error_code SyncAll(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error = ListFolder(folder, &files);
+  for (size_t i = 0; i < files.size() && !error; ++i) error = SyncFile(files[i]);
+  return error ? error : SyncFolder(folder);
+}
+
+}  // namespace
+
+absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state) {
+  const fs::path folder(dir), final = folder / absl::StrFormat("step-%012d", state.step),
+                              aside = folder / ".incomplete";
+  std::error_code error;
+  const bool there = fs::exists(final, error);
+  if (error) return Failed(absl::StrCat("cannot look for ", final.string()), error);
+  // The same step of the same run: there is nothing new to keep.
+  if (there) return absl::OkStatus();
+  fs::remove_all(aside, error);
+  if (!error) fs::create_directories(aside, error);
+  if (error) return Failed(absl::StrCat("cannot make the folder ", aside.string()), error);
+  if (absl::Status status = WriteBundle((aside / kBundle).string(), state); !status.ok()) {
+    return status;
+  }
+  if ((error = SyncAll(aside.string()))) {
+    return Failed(absl::StrCat("cannot write ", aside.string()), error);
+  }
+  const std::vector<std::string> older = Checkpoints(dir);
   fs::rename(aside, final, error);
   if (error) return Failed(absl::StrCat("cannot rename to ", final.string()), error);
-  SyncFolder(folder);
-  for (const fs::path& path : older) fs::remove_all(path, error);
+  if ((error = SyncFolder(dir))) return Failed(absl::StrCat("cannot write ", dir), error);
+  for (const std::string& path : older) fs::remove_all(path, error);
   return absl::OkStatus();
 }
 
 std::optional<std::string> LatestCheckpoint(const std::string& dir) {
-  const std::vector<fs::path> found = Checkpoints(dir);
-  return found.empty() ? std::nullopt : std::optional<std::string>(found.back().string());
+  const std::vector<std::string> found = Checkpoints(dir);
+  return found.empty() ? std::nullopt : std::optional<std::string>(found.back());
 }
 
 absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
@@ -112,6 +114,7 @@ absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
     return absl::InvalidArgumentError(
         absl::StrCat("not a readable checkpoint: ", path, ": ", reader.status().message()));
   }
+  state->format = 0;
   reader.Seek("");
   for (reader.Next(); reader.Valid(); reader.Next()) {
     const std::string key(reader.key());
@@ -138,6 +141,8 @@ absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
       int64_t threads = 0;
       if (!ReadNumber(tensor, &threads)) return wrong_type("int64[]");
       state->threads = static_cast<int>(threads);
+    } else if (key == kFormat) {
+      if (!ReadNumber(tensor, &state->format)) return wrong_type("int64[]");
     } else if (key == kSettings) {
       if (dtype != tensorflow::DT_STRING) return wrong_type("strings");
       for (int64_t i = 0; i < tensor.NumElements(); ++i) {
@@ -149,20 +154,26 @@ absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
       state->variables[key] = tensor;
     }
   }
+  if (state->format > kCheckpointFormat) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint's format must be at most ", kCheckpointFormat,
+        ", or a newer version of the program must read it. Received: format=", state->format,
+        " in ", path));
+  }
   return absl::OkStatus();
 }
 
-absl::Status SameSettings(const Settings& saved, const Settings& wanted) {
-  const std::map<std::string, std::string> before(saved.begin(), saved.end());
+absl::Status SameSettings(const CheckpointState& saved, const Settings& wanted) {
+  const std::map<std::string, std::string> before(saved.settings.begin(), saved.settings.end());
   for (const auto& [name, value] : wanted) {
     const auto found = before.find(name);
     const std::string old = found == before.end() ? "(not there)" : found->second;
-    if (old == value) continue;
+    if (old == value || (saved.format == 0 && old == InSixDigits(value))) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "`", name, "` must be ", old, ", as in the checkpoint. Received: ", name, "=", value));
   }
   const std::map<std::string, std::string> now(wanted.begin(), wanted.end());
-  for (const auto& [name, value] : saved) {
+  for (const auto& [name, value] : saved.settings) {
     if (now.count(name) > 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("`", name, "` must be ", value, ", as in the checkpoint. Received: none"));

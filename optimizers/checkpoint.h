@@ -1,8 +1,8 @@
 // A run's state on disk, in TensorFlow's checkpoint format: whole or not at all.
 //
 // Each checkpoint is a folder DIR/step-000000000017 with the tensor bundle `state`. It is written
-// under another name and renamed when it is complete, so a process killed at any moment leaves the
-// last complete one; the one before is removed only then.
+// under another name and renamed when it is complete and on the disk, so a process killed at any
+// moment, or a power failure, leaves the last complete one; the one before is removed only then.
 #ifndef LATE_PHASE_OPTIMIZERS_CHECKPOINT_H_
 #define LATE_PHASE_OPTIMIZERS_CHECKPOINT_H_
 
@@ -20,14 +20,20 @@ namespace late_phase {
 // Settings in the order in which differences are reported.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
+// 1: numbers in settings have all their digits (optimizers/number_text.h). 0, of version 0.1.0:
+// they have six.
+inline constexpr int64_t kCheckpointFormat = 1;
+
 struct CheckpointState {
   int64_t step = 0;
   std::map<std::string, tensorflow::Tensor> variables;
   Settings settings;  // must be equal on restoring
   int threads = 0;    // another count is no error, but changes rounding
+  int64_t format = kCheckpointFormat;
 };
 
-// Writes a checkpoint and then removes older ones.
+// Writes a checkpoint and then removes older ones. These stay if anything fails, a disk that does
+// not confirm what was written to it included.
 absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state);
 
 // The newest complete checkpoint of the folder, or none.
@@ -36,8 +42,9 @@ std::optional<std::string> LatestCheckpoint(const std::string& dir);
 // Reads one whole. `path` is what LatestCheckpoint returned.
 absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state);
 
-// Names the first setting, or variable, in which two runs differ; OK if none.
-absl::Status SameSettings(const Settings& saved, const Settings& wanted);
+// Names the first setting, or variable, in which a run differs from a checkpoint; OK if none. Where
+// the checkpoint has six digits of a number, those must agree.
+absl::Status SameSettings(const CheckpointState& saved, const Settings& wanted);
 
 }  // namespace late_phase
 

@@ -8,6 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
+#include "optimizers/number_text.h"
+#include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -109,11 +111,11 @@ std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const 
       {"members", absl::StrCat(members)},
       {"start", absl::StrCat(start)},
       {"cycle", absl::StrCat(cycle)},
-      {"sigma", absl::StrCat(sigma)},
-      {"base_scale", absl::StrCat(base_scale)},
+      {"sigma", NumberText(sigma)},
+      {"base_scale", NumberText(base_scale)},
       {"copy_slots", absl::StrCat(copy_slots)},
       {"freeze_base", absl::StrCat(freeze_base)},
-      {"clip_norm", absl::StrCat(clip_norm)},
+      {"clip_norm", NumberText(clip_norm)},
       {"swa_start", absl::StrCat(swa_start)},
       {"swa_every", absl::StrCat(swa_every)},
       {"seed", absl::StrCat(seed[0], ",", seed[1])}};
@@ -361,7 +363,8 @@ Operation LatePhase::Computed(Output loss, const std::vector<Output>& gradients,
 
 Operation LatePhase::SpawnWeight(const Weight& weight, int64_t index) {
   auto seed = [&](int64_t stream) -> Output {
-    return tf_ops::Const(host_, {options_.seed[0], options_.seed[1] + stream}, {2});
+    const int64_t number = NormalStreamNumber(Normals::kMemberNoise, stream);
+    return tf_ops::Const(host_, {options_.seed[0], options_.seed[1] + number}, {2});
   };
   std::vector<Operation> done;
   // Each layer draws from a stream of its own.

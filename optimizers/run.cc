@@ -296,7 +296,7 @@ absl::Status Run::Restore(const std::string& dir, std::string* note) {
   CheckpointState state;
   if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
   Modernize(&state);
-  if (absl::Status status = SameSettings(state.settings, settings_); !status.ok()) return status;
+  if (absl::Status status = SameSettings(state, settings_); !status.ok()) return status;
   for (const auto& variable : saved_) {
     if (state.variables.count(variable.name) == 0) return MustHold(path, variable.name);
   }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "optimizers/number_text.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -66,11 +67,11 @@ tensorflow::Output Schedule::InGraph(const tensorflow::Scope& scope, tensorflow:
 }
 
 std::string Schedule::Text() const {
-  if (knots_.size() == 1) return absl::StrCat(knots_[0].value);
+  if (knots_.size() == 1) return NumberText(knots_[0].value);
   const std::string text = absl::StrJoin(knots_, ",", [](std::string* out, const Knot& knot) {
-    absl::StrAppend(out, knot.at, ":", knot.value);
+    absl::StrAppend(out, NumberText(knot.at), ":", NumberText(knot.value));
   });
-  return epoch_ > 0 ? absl::StrCat(text, " by ", epoch_) : text;
+  return epoch_ > 0 ? absl::StrCat(text, " by ", NumberText(epoch_)) : text;
 }
 
 }  // namespace late_phase

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/normals.h"
+#include "optimizers/random_streams.h"
 
 namespace late_phase {
 
@@ -14,14 +15,11 @@ namespace {
 
 constexpr double kLeastVariance = 1e-30;  // rounding may leave less than none
 
-// Streams of the members' noise and of initial weights have smaller numbers (models/).
-constexpr int64_t kFirstStream = int64_t{2} << 32;
-
 // z2 [kept].
 std::vector<float> FactorNormals(int64_t seed, int64_t sample, int64_t kept) {
   const int64_t chunks = (kept + kNormalChunk - 1) / kNormalChunk;
   std::vector<float> normals(chunks * kNormalChunk);
-  FillNormals(MakeNormalStream(seed, kFirstStream), static_cast<uint32_t>(sample), 0, chunks,
+  FillNormals(MakeNormalStream(Normals::kSwag, seed, 0), static_cast<uint32_t>(sample), 0, chunks,
               normals.data());
   normals.resize(kept);
   return normals;
@@ -85,7 +83,7 @@ std::map<std::string, Tensor> SwagSample(const SwagMoments& moments, int64_t see
   std::map<std::string, Tensor> weights;
   for (size_t i = 0; i < moments.weights.size(); ++i) {
     const SwagMoments::Weight& weight = moments.weights[i];
-    const NormalStream stream = MakeNormalStream(seed, kFirstStream + 1 + static_cast<int64_t>(i));
+    const NormalStream stream = MakeNormalStream(Normals::kSwag, seed, 1 + static_cast<int64_t>(i));
     Tensor w(weight.mean.dtype(), weight.mean.shape());
     if (w.dtype() == tensorflow::DT_DOUBLE) {
       Sample(weight, stream, sample, z2, w.flat<double>().data());

@@ -40,8 +40,9 @@ absl::Status ReadSwagMoments(Run* run, SwagMoments* moments);
 //   w = w̄ + √(max(square − w̄², 1e-30) / 2) ∘ z1 + Σ_r deviation_r z2_r / √(2 (R' − 1))
 //
 // z1 is a normal number per element and z2 one per deviation, the same for all weights. They are
-// functions of the seed, the sample, and the place of the weight and the element. With R' < 2 the
-// last term is left out. Double weights get the same normal numbers as float ones.
+// functions of the seed, the sample, and the place of the weight and the element
+// (optimizers/random_streams.h). With R' < 2 the last term is left out. Double weights get the same
+// normal numbers as float ones.
 std::map<std::string, tensorflow::Tensor> SwagSample(const SwagMoments& moments, int64_t seed,
                                                      int64_t sample);
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "optimizers/number_text.h"
 #include "optimizers/schedule.h"
 
 namespace late_phase {
@@ -40,10 +41,11 @@ struct UpdateRule {
         return absl::StrCat("sgd lr=", lr.Text(), " decay=", weight_decay.Text());
       case Kind::kMomentum:
         return absl::StrCat("momentum lr=", lr.Text(), " decay=", weight_decay.Text(),
-                            " momentum=", momentum, " nesterov=", nesterov);
+                            " momentum=", NumberText(momentum), " nesterov=", nesterov);
       case Kind::kAdam:
-        return absl::StrCat("adam lr=", lr.Text(), " decay=", weight_decay.Text(), " beta1=", beta1,
-                            " beta2=", beta2, " epsilon=", epsilon);
+        return absl::StrCat("adam lr=", lr.Text(), " decay=", weight_decay.Text(),
+                            " beta1=", NumberText(beta1), " beta2=", NumberText(beta2),
+                            " epsilon=", NumberText(epsilon));
     }
     return "";
   }

@@ -83,3 +83,14 @@ def test_a_run_is_what_another_starts_from(old, tmp_path):
     run, program, data = old
     result = program_runs.train(program, data, tmp_path / "new", "--preset", run / "config.toml", "--pretrained", run, "--steps", 1)
     assert "starts from the weights in" in result.stderr
+
+
+def test_settings_must_agree_in_the_digits_that_a_checkpoint_has(tmp_path, data):
+    """Six in one of version 0.1.0, all in one of today."""
+    run = shutil.copytree(os.path.join(FOLDER, "enwik8-late-phase-28"), tmp_path / "run")
+    refused = program_runs.run("train", "enwik8", "--data", data["enwik8"], "--out", run, "--resume", "--steps", 30, "--sigma", 0.1234)
+    assert refused.returncode != 0 and "`sigma` must be 0.123457, as in the checkpoint. Received: sigma=0.1234" in refused.stderr
+    program_runs.train("enwik8", data["enwik8"], run, "--resume", "--steps", 30)
+    refused = program_runs.run("train", "enwik8", "--data", data["enwik8"], "--out", run, "--resume", "--steps", 32, "--sigma", 0.1234567892)
+    assert refused.returncode != 0
+    assert "`sigma` must be 0.1234567891, as in the checkpoint. Received: sigma=0.1234567892" in refused.stderr

@@ -39,8 +39,8 @@ def swag_sample(stored, seed, sample):
     for place, name in enumerate(WEIGHTS):
         mean, square, deviations = (stored[f"{name}/{what}"] for what in ("swa", "swa_square", "swag_deviations"))
         kept = len(deviations)
-        z1 = philox.normals(seed, 2 * 2**32 + 1 + place, sample, mean.size).reshape(mean.shape)
-        z2 = philox.normals(seed, 2 * 2**32, sample, kept)
+        z1 = philox.normals(seed, 3 * 2**32 + 1 + place, sample, mean.size).reshape(mean.shape)
+        z2 = philox.normals(seed, 3 * 2**32, sample, kept)
         diagonal = numpy.sqrt(numpy.maximum(square - mean**2, 1e-30) / 2) * z1
         weights[name] = mean + diagonal + numpy.tensordot(z2, deviations, 1) / numpy.sqrt(2 * (kept - 1))
     return weights

@@ -1,4 +1,4 @@
-// Whole files: read at once, written so that a reader or a crash never meets half of one.
+// Whole files, for the commands, which throw; what does the work is optimizers/disk.h.
 #ifndef LATE_PHASE_TOOLS_FILES_H_
 #define LATE_PHASE_TOOLS_FILES_H_
 
@@ -10,7 +10,8 @@ namespace late_phase {
 std::string ReadFile(const std::string& path);
 
 // Writes aside in the same folder, waits for the disk, renames: afterwards `path` holds all of
-// `text`, and until then what it held before. Throws std::runtime_error with path and reason.
+// `text`, and until then what it held before (optimizers/disk.h). Throws std::runtime_error with
+// path and reason, a disk that does not confirm being one.
 void WriteFile(const std::string& path, const std::string& text);
 
 // Makes the folder that `--out` names, if need be. Throws UsageError if nothing can be written

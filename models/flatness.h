@@ -35,7 +35,7 @@ struct Flatness {
 
 // Normal numbers of draw `draw`: element i of the weight that was declared as number `weight` is
 // element i, row `weight`, of the stream (seed, 2·2³² + draw) of kernels/philox_normal.h.
-absl::Status MeasureFlatness(Cifar* task, Run* run, const LabelledImages& images,
+absl::Status MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
                              const FlatnessOptions& options, Flatness* flatness);
 
 }  // namespace late_phase

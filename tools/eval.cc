@@ -148,6 +148,7 @@ void RequireSplit(const std::string& name, const std::vector<Split>& splits) {
 
 std::vector<EvaluatedRun> OpenRuns(const Command& command) {
   std::vector<EvaluatedRun> runs;
+  DataFiles files;
   for (const std::string& dir : command.dirs) {
     EvaluatedRun one{RunFolderIn(dir), nullptr, nullptr, nullptr};
     one.experiment = ReadExperiment(one.folder);
@@ -164,7 +165,7 @@ std::vector<EvaluatedRun> OpenRuns(const Command& command) {
                                     program, ", ", one.folder));
     }
     one.experiment->recipe().device = command.session.device;
-    one.experiment->OpenData(command.data);
+    one.experiment->OpenData(command.data, &files);
     one.task = one.experiment->MakeTask();
     RequireSplit(command.images.split, one.task->splits());
     one.run = RestoreRun(one.folder, command.session.threads, one.task.get());

@@ -313,7 +313,8 @@ Json TrainOne(const PlannedRun& planned, const Command& command) {
 
 int Main(const std::string& program, int argc, char** argv) {
   Command command = Parse(program, argc, argv);
-  command.experiment->OpenData(command.data);
+  DataFiles files;
+  command.experiment->OpenData(command.data, &files);
   ChooseDevice(&command.session);
   command.experiment->recipe().device = command.session.device;
   const std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);

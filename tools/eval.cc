@@ -20,6 +20,7 @@
 #include "tools/experiment.h"
 #include "tools/files.h"
 #include "tools/image_evaluation.h"
+#include "tools/interrupt.h"
 #include "tools/program.h"
 #include "tools/runs.h"
 #include "tools/session.h"
@@ -269,6 +270,7 @@ int Main(int argc, char** argv) {
   } else {
     evaluation.rows = EvaluateTasks(runs, command.images);
   }
+  const FinishFirst finish("tools/latephase eval: writing its results");
   std::fputs(TableText(runs, split, evaluation.columns, evaluation.rows).c_str(), stdout);
   std::fputs(evaluation.below.c_str(), stdout);
   std::fflush(stdout);

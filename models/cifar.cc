@@ -22,18 +22,6 @@ using tensorflow::Tensor;
 
 namespace {
 
-// Images [begin, begin + count) of `from`.
-LabelledImages Cut(const LabelledImages& from, int64_t begin, int64_t count) {
-  const int64_t pixels = from.side * from.side * 3;
-  LabelledImages part;
-  part.count = count;
-  part.side = from.side;
-  part.pixels.assign(from.pixels.begin() + begin * pixels,
-                     from.pixels.begin() + (begin + count) * pixels);
-  part.labels.assign(from.labels.begin() + begin, from.labels.begin() + begin + count);
-  return part;
-}
-
 double MemoryOf(const CifarOptions& options, const CifarData& data, const NetworkSize& size,
                 const LatePhaseOptions& late_phase) {
   TrainingNumbers numbers;
@@ -43,10 +31,9 @@ double MemoryOf(const CifarOptions& options, const CifarData& data, const Networ
   // A BatchEnsemble keeps what goes into its factors, too.
   const double kept = options.batch_ensemble() ? 2 * size.kept : size.kept;
   numbers.minibatch = kept * options.batch;
-  double pixels = 0;
-  for (const LabelledImages* images : {&data.training, &data.validation, &data.test}) {
-    pixels += static_cast<double>(images->pixels.size());
-  }
+  // All that was read stays, also what no part of the division uses.
+  const double pixels =
+      ImageView(data.images->training).bytes() + 1.0 * ImageView(data.images->test).bytes();
   return TrainingBytes(numbers, late_phase, options.dtype == "float64" ? 8 : 4, pixels);
 }
 
@@ -89,11 +76,12 @@ Schedule LearningRate(const CifarOptions& options, int64_t steps_per_epoch) {
 
 }  // namespace
 
-std::string CifarData::Divide(CifarImages images, int64_t train_images, int64_t validation_images,
-                              int64_t test_images) {
-  const int64_t most = images.training.count - validation_images;
+std::string CifarData::Divide(std::shared_ptr<const CifarImages> all, int64_t train_images,
+                              int64_t validation_images, int64_t test_images) {
+  const ImageView for_training = all->training, for_test = all->test;
+  const int64_t most = for_training.count - validation_images;
   if (most < 1) {
-    return absl::StrCat("`validation_images` must be less than ", images.training.count,
+    return absl::StrCat("`validation_images` must be less than ", for_training.count,
                         ", the training images. Received: validation_images=", validation_images);
   }
   if (train_images > most) {
@@ -102,15 +90,16 @@ std::string CifarData::Divide(CifarImages images, int64_t train_images, int64_t 
                         "train_images=",
                         train_images);
   }
-  if (test_images > images.test.count) {
-    return absl::StrCat("`test_images` must be at most ", images.test.count,
+  if (test_images > for_test.count) {
+    return absl::StrCat("`test_images` must be at most ", for_test.count,
                         ". Received: test_images=", test_images);
   }
-  classes = images.classes;
-  test = Cut(images.test, 0, test_images > 0 ? test_images : images.test.count);
-  validation = Cut(images.training, most, validation_images);
-  training = Cut(images.training, 0, train_images > 0 ? train_images : most);
+  classes = all->classes;
+  test = for_test.Part(0, test_images > 0 ? test_images : for_test.count);
+  validation = for_training.Part(most, validation_images);
+  training = for_training.Part(0, train_images > 0 ? train_images : most);
   statistics = StatisticsOf(training);
+  images = std::move(all);
   return "";
 }
 
@@ -120,7 +109,7 @@ Cifar::Cifar(const CifarOptions& options, const CifarData* data)
       network_{options.network, options.depth, options.width, data->classes, data->training.side},
       dtype_(options.dtype == "float64" ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT),
       scope_(tensorflow::Scope::NewRootScope()),
-      batches_(&data->training, data->statistics, options.augmentation, options.batch,
+      batches_(data->training, data->statistics, options.augmentation, options.batch,
                options.seed) {}
 
 absl::Status Cifar::Create(const CifarOptions& options, const CifarData* data,

@@ -56,12 +56,13 @@ struct CifarOptions : Recipe {
 // The images of a run, divided.
 struct CifarData {
   int64_t classes = 0;
-  LabelledImages training, validation, test;
-  ChannelStatistics statistics;  // of the training images
+  std::shared_ptr<const CifarImages> images;  // which other runs may share
+  ImageView training, validation, test;       // of them
+  ChannelStatistics statistics;               // of the training images
 
-  // Takes the images apart. Returns the complaint, or an empty string.
-  std::string Divide(CifarImages images, int64_t train_images, int64_t validation_images,
-                     int64_t test_images);
+  // Returns the complaint, or an empty string.
+  std::string Divide(std::shared_ptr<const CifarImages> all, int64_t train_images,
+                     int64_t validation_images, int64_t test_images);
 };
 
 // With what a prediction is made.
@@ -96,13 +97,12 @@ class Cifar : public Task {
 
   // The probabilities [images, classes] of any images. A BatchEnsemble is not one network: but for
   // kCurrent its prediction is the mean of its members'.
-  absl::Status Predict(Run* run, const LabelledImages& images, const Prediction& how,
+  absl::Status Predict(Run* run, const ImageView& images, const Prediction& how,
                        std::vector<double>* probabilities);
 
   // Other weights in this network's place, and what they predict.
   TrialWeights* trial_weights() { return trial_weights_.get(); }
-  absl::Status PredictTrial(Run* run, const LabelledImages& images,
-                            std::vector<double>* probabilities);
+  absl::Status PredictTrial(Run* run, const ImageView& images, std::vector<double>* probabilities);
   // The BatchNorm statistics of what is assigned, estimated by one pass over the training images;
   // to be assigned, too.
   absl::Status EstimateTrialStatistics(Run* run, TrialWeights::Plain* statistics);
@@ -115,9 +115,9 @@ class Cifar : public Task {
   };
 
   Cifar(const CifarOptions& options, const CifarData* data);
-  absl::Status PredictByOne(Run* run, const LabelledImages& images, const Prediction& how,
+  absl::Status PredictByOne(Run* run, const ImageView& images, const Prediction& how,
                             std::vector<double>* probabilities);
-  absl::Status PredictByMembers(Run* run, const LabelledImages& images, Prediction how,
+  absl::Status PredictByMembers(Run* run, const ImageView& images, Prediction how,
                                 std::vector<std::vector<double>>* members,
                                 std::vector<double>* mean);
   absl::Status Build();
@@ -127,7 +127,7 @@ class Cifar : public Task {
   bool Reestimates(WeightSet set) const;
   absl::Status Reestimate(Run* run, WeightSet set);
   absl::Status Estimate(Run* run, WeightSet set, std::vector<tensorflow::Tensor>* statistics);
-  const LabelledImages& ImagesOf(Split split) const;
+  const ImageView& ImagesOf(Split split) const;
   Figures FiguresOf(const std::vector<double>& probabilities, Split split) const;
 
   CifarOptions options_;

@@ -98,8 +98,8 @@ void Cifar::BuildTrialWeights() {
 // One pass over the training images, the minibatches of the first epoch. Each counts by its images.
 // statistics: mean and variance of each BatchNorm of estimated_, [1, channels].
 absl::Status Cifar::Estimate(Run* run, WeightSet set, std::vector<Tensor>* statistics) {
-  TrainingBatches batches(&data_->training, data_->statistics, options_.augmentation,
-                          options_.batch, options_.seed);
+  TrainingBatches batches(data_->training, data_->statistics, options_.augmentation, options_.batch,
+                          options_.seed);
   std::vector<std::string> fetches;
   for (const Estimated& norm : estimated_.at(set)) {
     fetches.insert(fetches.end(), {norm.mean, norm.variance});
@@ -159,7 +159,7 @@ absl::Status Cifar::EstimateTrialStatistics(Run* run, TrialWeights::Plain* stati
   return absl::OkStatus();
 }
 
-const LabelledImages& Cifar::ImagesOf(Split split) const {
+const ImageView& Cifar::ImagesOf(Split split) const {
   return split == Split::kTest ? data_->test : data_->validation;
 }
 
@@ -167,7 +167,7 @@ int64_t Cifar::MembersAt(int64_t step) const {
   return options_.batch_ensemble() ? options_.members : Task::MembersAt(step);
 }
 
-absl::Status Cifar::Predict(Run* run, const LabelledImages& images, const Prediction& how,
+absl::Status Cifar::Predict(Run* run, const ImageView& images, const Prediction& how,
                             std::vector<double>* probabilities) {
   if (options_.batch_ensemble() && how.set != WeightSet::kCurrent) {
     std::vector<std::vector<double>> members;
@@ -176,7 +176,7 @@ absl::Status Cifar::Predict(Run* run, const LabelledImages& images, const Predic
   return PredictByOne(run, images, how, probabilities);
 }
 
-absl::Status Cifar::PredictTrial(Run* run, const LabelledImages& images,
+absl::Status Cifar::PredictTrial(Run* run, const ImageView& images,
                                  std::vector<double>* probabilities) {
   if (!options_.batch_ensemble()) {
     return PredictByOne(run, images, {WeightSet::kCurrent, 0}, probabilities);
@@ -186,7 +186,7 @@ absl::Status Cifar::PredictTrial(Run* run, const LabelledImages& images,
 }
 
 // Each member's probabilities, and their mean.
-absl::Status Cifar::PredictByMembers(Run* run, const LabelledImages& images, Prediction how,
+absl::Status Cifar::PredictByMembers(Run* run, const ImageView& images, Prediction how,
                                      std::vector<std::vector<double>>* members,
                                      std::vector<double>* mean) {
   const int64_t K = MembersAt(run->step());
@@ -200,7 +200,7 @@ absl::Status Cifar::PredictByMembers(Run* run, const LabelledImages& images, Pre
   return absl::OkStatus();
 }
 
-absl::Status Cifar::PredictByOne(Run* run, const LabelledImages& images, const Prediction& how,
+absl::Status Cifar::PredictByOne(Run* run, const ImageView& images, const Prediction& how,
                                  std::vector<double>* probabilities) {
   const bool samples = how.dropout_sample >= 0;
   if (samples && network_.dropout == 0) {
@@ -247,7 +247,7 @@ absl::Status Cifar::PredictByOne(Run* run, const LabelledImages& images, const P
 }
 
 Figures Cifar::FiguresOf(const std::vector<double>& probabilities, Split split) const {
-  const LabelledImages& images = ImagesOf(split);
+  const ImageView& images = ImagesOf(split);
   ClassificationFigures figures(data_->classes);
   for (int64_t i = 0; i < images.count; ++i) {
     figures.Add(&probabilities[i * data_->classes], images.labels[i]);

@@ -27,7 +27,7 @@ Tensor Perturbed(const Tensor& weight, const NormalStream& stream, uint32_t row,
   return perturbed;
 }
 
-absl::Status LossOf(Cifar* task, Run* run, const LabelledImages& images,
+absl::Status LossOf(Cifar* task, Run* run, const ImageView& images,
                     const TrialWeights::Plain& weights, double* loss) {
   if (absl::Status status = task->trial_weights()->Assign(run, weights); !status.ok()) {
     return status;
@@ -56,8 +56,8 @@ void Summarise(Flatness::Point* point) {
       n > 1 ? std::sqrt(squares / (n - 1) / n) : std::numeric_limits<double>::quiet_NaN();
 }
 
-absl::Status Measure(Cifar* task, Run* run, const LabelledImages& images,
-                     const FlatnessOptions& options, Flatness* flatness) {
+absl::Status Measure(Cifar* task, Run* run, const ImageView& images, const FlatnessOptions& options,
+                     Flatness* flatness) {
   TrialWeights* trial = task->trial_weights();
   TrialWeights::Plain plain;
   absl::Status status = trial->Read(run, options.set, &plain);
@@ -88,7 +88,7 @@ absl::Status Measure(Cifar* task, Run* run, const LabelledImages& images,
 
 }  // namespace
 
-absl::Status MeasureFlatness(Cifar* task, Run* run, const LabelledImages& images,
+absl::Status MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
                              const FlatnessOptions& options, Flatness* flatness) {
   const absl::Status measured = Measure(task, run, images, options, flatness);
   const absl::Status restored = task->trial_weights()->Restore(run);

@@ -36,7 +36,7 @@ struct Flatness {
 // Normal numbers of draw `draw`: element i of the weight that was declared as number `weight` is
 // element i, row `weight`, of stream number `draw` of Normals::kFlatness
 // (optimizers/random_streams.h).
-absl::Status MeasureFlatness(Cifar* task, Run* run, const LabelledImages& images,
+absl::Status MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
                              const FlatnessOptions& options, Flatness* flatness);
 
 }  // namespace late_phase

@@ -90,10 +90,10 @@ void Vary(const uint8_t* from, int64_t side, const Normalisation<T>& normalisati
 
 }  // namespace
 
-ChannelStatistics StatisticsOf(const LabelledImages& images) {
+ChannelStatistics StatisticsOf(const ImageView& images) {
   const int64_t pixels = images.count * images.side * images.side;
   int64_t occurrences[3][256] = {};
-  const uint8_t* pixel = images.pixels.data();
+  const uint8_t* pixel = images.pixels;
   for (int64_t p = 0; p < pixels; ++p, pixel += 3) {
     for (int c = 0; c < 3; ++c) ++occurrences[c][pixel[c]];
   }
@@ -112,15 +112,15 @@ ChannelStatistics StatisticsOf(const LabelledImages& images) {
 }
 
 template <typename T>
-void FillImages(const LabelledImages& images, const ChannelStatistics& statistics, int64_t begin,
+void FillImages(const ImageView& images, const ChannelStatistics& statistics, int64_t begin,
                 int64_t count, T* pixels, int32_t* labels) {
   const int64_t plane = images.side * images.side;
   Normalisation<T>(statistics)
-      .template Apply<1>(images.pixels.data() + begin * plane * 3, count * plane, pixels);
-  std::copy_n(images.labels.data() + begin, count, labels);
+      .template Apply<1>(images.pixels + begin * plane * 3, count * plane, pixels);
+  std::copy_n(images.labels + begin, count, labels);
 }
 
-TrainingBatches::TrainingBatches(const LabelledImages* images, const ChannelStatistics& statistics,
+TrainingBatches::TrainingBatches(const ImageView& images, const ChannelStatistics& statistics,
                                  const Augmentation& augmentation, int64_t batch, int64_t seed)
     : images_(images),
       statistics_(statistics),
@@ -129,17 +129,17 @@ TrainingBatches::TrainingBatches(const LabelledImages* images, const ChannelStat
       seed_(seed) {}
 
 int64_t TrainingBatches::Size(int64_t t) const {
-  return std::min(batch_, images_->count - t % steps_per_epoch() * batch_);
+  return std::min(batch_, images_.count - t % steps_per_epoch() * batch_);
 }
 
 // Shuffled by the method of Fisher and Yates.
 const std::vector<int64_t>& TrainingBatches::Order(int64_t epoch) {
   if (epoch == epoch_) return order_;
   epoch_ = epoch;
-  order_.resize(images_->count);
+  order_.resize(images_.count);
   std::iota(order_.begin(), order_.end(), 0);
   std::mt19937_64 engine = MakeEngine(Draws::kImageOrder, seed_, epoch);
-  for (int64_t left = images_->count; left > 1; --left) {
+  for (int64_t left = images_.count; left > 1; --left) {
     std::swap(order_[left - 1], order_[Below(left, &engine)]);
   }
   return order_;
@@ -148,20 +148,20 @@ const std::vector<int64_t>& TrainingBatches::Order(int64_t epoch) {
 template <typename T>
 void TrainingBatches::Fill(int64_t t, T* pixels, int32_t* labels) {
   const Normalisation<T> normalisation(statistics_);
-  const int64_t side = images_->side, image_values = side * side * 3;
+  const int64_t side = images_.side, image_values = side * side * 3;
   const int64_t* chosen = &Order(t / steps_per_epoch())[t % steps_per_epoch() * batch_];
   std::mt19937_64 engine = MakeEngine(Draws::kAugmentation, seed_, t);
   for (int64_t i = 0; i < Size(t); ++i) {
     const Variation variation(augmentation_, side, &engine);
-    Vary(&images_->pixels[chosen[i] * image_values], side, normalisation, variation,
+    Vary(&images_.pixels[chosen[i] * image_values], side, normalisation, variation,
          pixels + i * image_values);
-    labels[i] = images_->labels[chosen[i]];
+    labels[i] = images_.labels[chosen[i]];
   }
 }
 
-template void FillImages(const LabelledImages&, const ChannelStatistics&, int64_t, int64_t, float*,
+template void FillImages(const ImageView&, const ChannelStatistics&, int64_t, int64_t, float*,
                          int32_t*);
-template void FillImages(const LabelledImages&, const ChannelStatistics&, int64_t, int64_t, double*,
+template void FillImages(const ImageView&, const ChannelStatistics&, int64_t, int64_t, double*,
                          int32_t*);
 template void TrainingBatches::Fill(int64_t, float*, int32_t*);
 template void TrainingBatches::Fill(int64_t, double*, int32_t*);

@@ -23,13 +23,13 @@ struct ChannelStatistics {
 };
 
 // Computed from integer sums; the deviation is the population's. REQUIRES: images.count >= 1.
-ChannelStatistics StatisticsOf(const LabelledImages& images);
+ChannelStatistics StatisticsOf(const ImageView& images);
 
 // Images [begin, begin + count) as they are, but for (value / 255 − mean) / deviation; a deviation
 // of 0, which a constant channel has, counts as 1.
 // pixels: [count, side, side, 3], written. labels: [count], written. T: float or double.
 template <typename T>
-void FillImages(const LabelledImages& images, const ChannelStatistics& statistics, int64_t begin,
+void FillImages(const ImageView& images, const ChannelStatistics& statistics, int64_t begin,
                 int64_t count, T* pixels, int32_t* labels);
 
 // The minibatches t = 0, 1, … of training. An epoch is all images in an order of its own, cut into
@@ -39,11 +39,11 @@ void FillImages(const LabelledImages& images, const ChannelStatistics& statistic
 class TrainingBatches {
  public:
   // The images must outlive the object.
-  // REQUIRES: images->count >= 1, batch >= 1, 0 <= pad, cutout <= 2^31.
-  TrainingBatches(const LabelledImages* images, const ChannelStatistics& statistics,
+  // REQUIRES: images.count >= 1, batch >= 1, 0 <= pad, cutout <= 2^31.
+  TrainingBatches(const ImageView& images, const ChannelStatistics& statistics,
                   const Augmentation& augmentation, int64_t batch, int64_t seed);
 
-  int64_t steps_per_epoch() const { return (images_->count - 1) / batch_ + 1; }
+  int64_t steps_per_epoch() const { return (images_.count - 1) / batch_ + 1; }
 
   // Images of minibatch t. REQUIRES: t >= 0.
   int64_t Size(int64_t t) const;
@@ -56,7 +56,7 @@ class TrainingBatches {
  private:
   const std::vector<int64_t>& Order(int64_t epoch);
 
-  const LabelledImages* images_;
+  ImageView images_;
   ChannelStatistics statistics_;
   Augmentation augmentation_;
   int64_t batch_, seed_;

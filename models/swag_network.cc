@@ -14,7 +14,7 @@ absl::Status SwagNetwork::Assign(int64_t sample) {
   return status.ok() ? trial->Assign(run_, statistics->second) : status;
 }
 
-absl::Status SwagNetwork::Predict(const LabelledImages& images, int64_t sample,
+absl::Status SwagNetwork::Predict(const ImageView& images, int64_t sample,
                                   std::vector<double>* probabilities) {
   absl::Status status = Assign(sample);
   if (status.ok()) status = task_->PredictTrial(run_, images, probabilities);

@@ -22,8 +22,7 @@ class SwagNetwork {
 
   // The probabilities [images, classes] by sample number `sample`. The run has its own weights
   // afterwards.
-  absl::Status Predict(const LabelledImages& images, int64_t sample,
-                       std::vector<double>* probabilities);
+  absl::Status Predict(const ImageView& images, int64_t sample, std::vector<double>* probabilities);
 
  private:
   // Puts the sample in the place of the run's weights.

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
 #include "optimizers/number_text.h"
@@ -121,8 +120,9 @@ std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const 
       {"seed", absl::StrCat(seed[0], ",", seed[1])}};
   // What is not used is not mentioned: a run without it is the same as before there was any.
   if (swag_rank > 0) text.push_back({"swag_rank", absl::StrCat(swag_rank)});
-  if (base_decay_scale != 1)
-    text.push_back({"base_decay_scale", absl::StrFormat("%.17g", base_decay_scale)});
+  if (base_decay_scale != 1) {
+    text.push_back({"base_decay_scale", NumberText(base_decay_scale)});
+  }
   return text;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "optimizers/session.h"
 #include "optimizers/tensors.h"
 
 namespace late_phase {
@@ -154,19 +155,10 @@ absl::Status Run::Create(const LatePhase& late_phase, int threads, const Setting
   if (late_phase.train_target().empty()) {
     return absl::FailedPreconditionError("Minimize must be called before a run is made");
   }
-  if (threads < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("`threads` must be at least 1. Received: threads=", threads));
-  }
+  std::unique_ptr<tensorflow::Session> session;
+  if (absl::Status status = OpenSession(threads, &session); !status.ok()) return status;
   run->reset(new Run(late_phase, threads, settings));
-  tensorflow::SessionOptions options;
-  options.config.set_intra_op_parallelism_threads(threads);
-  // One op at a time: ops have their own threads, and the order of execution, hence of any
-  // rounding, is the same in every run.
-  options.config.set_inter_op_parallelism_threads(1);
-  // A graph that was put on a GPU keeps those ops on the CPU that have no kernel there.
-  options.config.set_allow_soft_placement(true);
-  (*run)->session_.reset(tensorflow::NewSession(options));
+  (*run)->session_ = std::move(session);
   return (*run)->session_->Create(graph);
 }
 

@@ -30,8 +30,9 @@ class Run {
  public:
   using Feeds = std::vector<std::pair<std::string, tensorflow::Tensor>>;
 
-  // Makes a session of the finished graph. `settings` are further ones that a checkpoint must agree
-  // with: the model's and the data's.
+  // Makes a session of the finished graph. `threads` must be the same in all runs of a process
+  // (optimizers/session.h). `settings` are further ones that a checkpoint must agree with: the
+  // model's and the data's.
   static absl::Status Create(const LatePhase& late_phase, int threads, const Settings& settings,
                              std::unique_ptr<Run>* run);
 

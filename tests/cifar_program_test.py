@@ -102,7 +102,7 @@ def test_sigterm_stops_after_the_step_with_the_state_saved(tmp_path, files):
     status, stderr = program_runs.kill_after_checkpoint(
         3, "cifar", files, run, *SMALL, "--model", "base", "--checkpoint-every", 3, signal_number=signal.SIGTERM)
     assert status == 0, stderr
-    assert f"To go on: tools/latephase train cifar --resume --out {run}" in stderr
+    assert f"To resume: tools/latephase train cifar --resume --out {run}" in stderr
     (folder,) = program_runs.checkpoint_folders(run)
     assert f"stopped at step {int(folder[-12:])}; the state is saved" in stderr and not (run / "results.json").exists()
 

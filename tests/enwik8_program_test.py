@@ -104,7 +104,7 @@ def test_signals_stop_after_the_step_with_the_state_saved(tmp_path, text, number
     status, stderr = program_runs.kill_after_checkpoint(
         3, "enwik8", text, run, *SMALL, "--model", "rank1", "--checkpoint-every", 3, signal_number=number)
     assert status == 0, stderr
-    assert f"To go on: tools/latephase train enwik8 --resume --out {run}" in stderr
+    assert f"To resume: tools/latephase train enwik8 --resume --out {run}" in stderr
     (folder,) = program_runs.checkpoint_folders(run)
     stopped = int(folder[-12:])
     assert f"stopped at step {stopped}" in stderr and not (run / "results.json").exists()

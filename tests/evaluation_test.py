@@ -1,8 +1,10 @@
 """tools/latephase eval on image networks against an independent computation: the runs' networks in Keras, figures in NumPy and scikit-learn."""
 
+import ctypes
 import json
 import os
 import shutil
+import struct
 
 import late_phase.checkpoint
 import numpy
@@ -44,6 +46,36 @@ def evaluate(out, files, *arguments):
     assert result.returncode == 0, result.stderr
     with open(os.path.join(out, "evaluation.json")) as file:
         return [line for line in result.stdout.splitlines() if line.startswith(("|", "mCE:"))], json.load(file)
+
+
+class Opens:
+    """How often a file is opened meanwhile, by whomever: inotify(7), which Python does not have."""
+
+    OPEN, CLOSE = 0x20, 0x10  # equal events that follow one another are reported as one, so both are watched
+
+    def __init__(self, path):
+        self.path = path
+
+    def __enter__(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.watch = libc.inotify_init1(os.O_NONBLOCK)
+        assert self.watch >= 0 and libc.inotify_add_watch(self.watch, os.fsencode(self.path), self.OPEN | self.CLOSE) >= 0, os.strerror(ctypes.get_errno())
+        return self
+
+    def __exit__(self, *_):
+        events = struct.iter_unpack("iIII", os.read(self.watch, 10000))  # watch, what, cookie, length of the name: none for a file
+        self.count = sum(what == self.OPEN for _, what, _, _ in events)
+        os.close(self.watch)
+
+
+def test_the_data_is_read_once_for_all_runs(tmp_path, files, runs):
+    batch = os.path.join(files, "data_batch_1.bin")
+    counts = []
+    for evaluated in (runs[:1], runs):
+        with Opens(batch) as opens:
+            evaluate(tmp_path / "evaluation", files, *evaluated, "--weights", "collapsed")
+        counts.append(opens.count)
+    assert counts == [1, 1]
 
 
 def pixels(path, label_bytes=1):

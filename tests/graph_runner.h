@@ -18,6 +18,9 @@ namespace testing {
 
 using Feeds = std::vector<std::pair<std::string, tensorflow::Tensor>>;
 
+// Of every session of a test's process (optimizers/session.h).
+constexpr int kGraphThreads = 2;
+
 // Fetches the given outputs. An error of graph construction comes back as the status.
 inline absl::Status RunGraph(const tensorflow::Scope& scope, const Feeds& feeds,
                              const std::vector<tensorflow::Output>& fetches,
@@ -25,6 +28,7 @@ inline absl::Status RunGraph(const tensorflow::Scope& scope, const Feeds& feeds,
   tensorflow::GraphDef graph;
   if (absl::Status status = scope.ToGraphDef(&graph); !status.ok()) return status;
   tensorflow::SessionOptions options;
+  options.config.set_intra_op_parallelism_threads(kGraphThreads);
   options.config.mutable_graph_options()->mutable_rewrite_options()->set_disable_meta_optimizer(
       true);  // run what was built
   std::unique_ptr<tensorflow::Session> session(tensorflow::NewSession(options));

@@ -152,9 +152,9 @@ TYPED_TEST(ImageBatchesTest, VariationsAreThoseOfTheNaiveAugmentation) {
   constexpr int64_t kPad = 2, kCutout = 3, kSide = 5, kImage = kSide * kSide * 3;
   const LabelledImages images = NumberedImages(30, kSide);
   // One seed: crops and flips of one, squares of the other, both of the third.
-  TrainingBatches cropped(&images, kStatistics, {kPad, true, 0}, 7, 5);
-  TrainingBatches cut(&images, kStatistics, {0, false, kCutout}, 7, 5);
-  TrainingBatches both(&images, kStatistics, {kPad, true, kCutout}, 7, 5);
+  TrainingBatches cropped(images, kStatistics, {kPad, true, 0}, 7, 5);
+  TrainingBatches cut(images, kStatistics, {0, false, kCutout}, 7, 5);
+  TrainingBatches both(images, kStatistics, {kPad, true, kCutout}, 7, 5);
   std::map<Place, int64_t> places;
   std::map<Square, int64_t> squares;
   for (int64_t t = 0; t < 300; ++t) {
@@ -179,8 +179,8 @@ TYPED_TEST(ImageBatchesTest, VariationsAreThoseOfTheNaiveAugmentation) {
 TYPED_TEST(ImageBatchesTest, AtCifarsSize) {
   using T = TypeParam;
   const LabelledImages images = NumberedImages(6, 32);
-  TrainingBatches cropped(&images, kStatistics, Augmentation(), 6, 1);
-  TrainingBatches cut(&images, kStatistics, {0, false, 16}, 6, 1);
+  TrainingBatches cropped(images, kStatistics, Augmentation(), 6, 1);
+  TrainingBatches cut(images, kStatistics, {0, false, 16}, 6, 1);
   const Minibatch<T> crops = Filled<T>(images, 0, &cropped), cuts = Filled<T>(images, 0, &cut);
   for (int64_t i = 0; i < 6; ++i) {
     PlaceOf(images, crops.labels[i], 4, &crops.pixels[i * 3072]);
@@ -192,7 +192,7 @@ TYPED_TEST(ImageBatchesTest, EachAugmentationCanBeLeftOut) {
   using T = TypeParam;
   const LabelledImages images = NumberedImages(10, 4);
   const auto places = [&](const Augmentation& augmentation) {
-    TrainingBatches batches(&images, kStatistics, augmentation, 10, 3);
+    TrainingBatches batches(images, kStatistics, augmentation, 10, 3);
     std::map<Place, int64_t> found;
     for (int64_t t = 0; t < 60; ++t) {
       const Minibatch<T> minibatch = Filled<T>(images, t, &batches);
@@ -210,8 +210,8 @@ TYPED_TEST(ImageBatchesTest, EachAugmentationCanBeLeftOut) {
 TYPED_TEST(ImageBatchesTest, PaddingAndSquaresMayBeLargerThanTheImage) {
   using T = TypeParam;
   const LabelledImages images = NumberedImages(20, 3);
-  TrainingBatches padded(&images, kStatistics, {7, true, 0}, 20, 3);
-  TrainingBatches cut(&images, kStatistics, {0, false, 20}, 20, 3);
+  TrainingBatches padded(images, kStatistics, {7, true, 0}, 20, 3);
+  TrainingBatches cut(images, kStatistics, {0, false, 20}, 20, 3);
   for (int64_t t = 0; t < 5; ++t) {
     const Minibatch<T> crops = Filled<T>(images, t, &padded);
     for (int64_t i = 0; i < 20; ++i) {
@@ -231,20 +231,20 @@ TYPED_TEST(ImageBatchesTest, AMinibatchDependsOnSeedAndStepAlone) {
   using T = TypeParam;
   const LabelledImages images = NumberedImages(11, 6);
   const Augmentation augmentation = {2, true, 2};
-  TrainingBatches ascending(&images, kStatistics, augmentation, 4, -7);
+  TrainingBatches ascending(images, kStatistics, augmentation, 4, -7);
   std::vector<Minibatch<T>> expected;
   for (int64_t t = 0; t < 30; ++t) expected.push_back(Filled<T>(images, t, &ascending));
-  TrainingBatches descending(&images, kStatistics, augmentation, 4, -7);
+  TrainingBatches descending(images, kStatistics, augmentation, 4, -7);
   for (int64_t t = 29; t >= 0; --t) {
     ASSERT_TRUE(Filled<T>(images, t, &descending) == expected[t]) << t;
-    TrainingBatches resumed(&images, kStatistics, augmentation, 4, -7);
+    TrainingBatches resumed(images, kStatistics, augmentation, 4, -7);
     ASSERT_TRUE(Filled<T>(images, t, &resumed) == expected[t]) << t;
     ASSERT_TRUE(Filled<T>(images, t, &resumed) == expected[t]) << t;  // and again
   }
   // No two steps and no two seeds are alike, whichever half of the seed differs.
   for (int64_t t = 1; t < 30; ++t) EXPECT_FALSE(expected[t] == expected[t - 1]);
   for (const int64_t seed : {int64_t{7}, int64_t{-8}, int64_t{-7} ^ int64_t{1} << 40}) {
-    TrainingBatches other(&images, kStatistics, augmentation, 4, seed);
+    TrainingBatches other(images, kStatistics, augmentation, 4, seed);
     for (int64_t t = 0; t < 30; ++t) EXPECT_FALSE(Filled<T>(images, t, &other) == expected[t]);
   }
   const int64_t late = int64_t{3} << 40;
@@ -257,7 +257,7 @@ TEST(TrainingBatchesTest, EpochsArePermutations) {
   for (const auto& [count, batch] : cases) {
     SCOPED_TRACE(testing::Message() << count << " " << batch);
     const LabelledImages images = NumberedImages(count, 2);
-    TrainingBatches batches(&images, kStatistics, Augmentation(), batch, 1);
+    TrainingBatches batches(images, kStatistics, Augmentation(), batch, 1);
     const int64_t steps = (count + batch - 1) / batch;
     ASSERT_EQ(batches.steps_per_epoch(), steps);
     for (int64_t epoch = 0; epoch < 3; ++epoch) {
@@ -276,7 +276,7 @@ TEST(TrainingBatchesTest, EpochsArePermutations) {
 
 TEST(TrainingBatchesTest, AllOrdersOccurEquallyOften) {
   const LabelledImages images = NumberedImages(4, 1);
-  TrainingBatches batches(&images, kStatistics, Augmentation(), 4, 2);
+  TrainingBatches batches(images, kStatistics, Augmentation(), 4, 2);
   std::map<std::vector<int32_t>, int64_t> orders;
   for (int64_t t = 0; t < 4800; ++t) ++orders[Filled<float>(images, t, &batches).labels];
   ExpectUniform(orders, 24);
@@ -286,7 +286,7 @@ TEST(TrainingBatchesTest, AllOrdersOccurEquallyOften) {
 // change, so that runs go on, and figures can be repeated, on other platforms.
 TEST(TrainingBatchesTest, RandomNumbersAreTheSameEverywhere) {
   const LabelledImages images = NumberedImages(8, 9);
-  TrainingBatches batches(&images, kStatistics, Augmentation(), 8, 1);
+  TrainingBatches batches(images, kStatistics, Augmentation(), 8, 1);
   const Minibatch<double> minibatch = Filled<double>(images, 3, &batches);
   EXPECT_EQ(minibatch.labels, (std::vector<int32_t>{2, 7, 1, 3, 0, 6, 5, 4}));
   std::vector<int64_t> places;

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "optimizers/run.h"
+#include "optimizers/session.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -281,7 +282,7 @@ TEST(LatePhaseTest, MembersAreReadOneByOneForAnEnsemble) {
   const Output which = tf_ops::Placeholder(scope.WithOpName("which"), tensorflow::DT_INT32);
   const Output row = graph.Read("phi", WeightSet::kCurrent, which);
   std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, 1, {}, &run), absl::OkStatus());
+  ASSERT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
   ASSERT_EQ(run->Initialize(), absl::OkStatus());
   for (int t = 0; t < 7; ++t) ASSERT_EQ(run->Step({}), absl::OkStatus());
   std::vector<Tensor> stack;
@@ -317,7 +318,7 @@ TEST(LatePhaseTest, MembersHaveStatesOfTheirOwnFromT0On) {
   const Output current = graph.Read("state", WeightSet::kCurrent, which),
                collapsed = graph.Read("state", WeightSet::kCollapsed);
   std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, 1, {}, &run), absl::OkStatus());
+  ASSERT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
   ASSERT_EQ(run->Initialize(), absl::OkStatus());
   // At the end members 0 and 1 have had two turns, member 2 one.
   const Values expected[] = {{0},           {1},           {3},           {3 + 3, 3, 3},
@@ -475,7 +476,8 @@ TEST(ScheduleTest, GraphAndHostAgree) {
     const Output value = schedule.InGraph(scope, t);
     tensorflow::GraphDef graph;
     ASSERT_EQ(scope.ToGraphDef(&graph), absl::OkStatus());
-    std::unique_ptr<tensorflow::Session> session(tensorflow::NewSession({}));
+    std::unique_ptr<tensorflow::Session> session;
+    ASSERT_EQ(OpenSession(testing::kThreads, &session), absl::OkStatus());
     ASSERT_EQ(session->Create(graph), absl::OkStatus());
     for (double at : {0.0, 7.0, 9.0, 10.0, 11.0, 13.5, 20.0, 28.0, 29.0, 100.0}) {
       Tensor feed(tensorflow::DT_DOUBLE, {});

@@ -31,16 +31,14 @@ constexpr int64_t kImages = 257, kPart = 250,
 constexpr double kRate = 0.4;
 
 CifarData MakeData() {
-  CifarData data;
-  data.classes = 10;
-  data.test.count = kImages;
-  data.test.side = 32;
+  LabelledImages images;
+  images.count = kImages;
   for (int64_t i = 0; i < kImages * 32 * 32 * 3; ++i) {
-    data.test.pixels.push_back(static_cast<uint8_t>(i * 2654435761 >> 13));
+    images.pixels.push_back(static_cast<uint8_t>(i * 2654435761 >> 13));
   }
-  for (int64_t i = 0; i < kImages; ++i) data.test.labels.push_back(static_cast<uint8_t>(i % 10));
-  data.training = data.test;
-  data.statistics = StatisticsOf(data.training);
+  for (int64_t i = 0; i < kImages; ++i) images.labels.push_back(static_cast<uint8_t>(i % 10));
+  CifarData data;
+  data.Divide(std::make_shared<CifarImages>(CifarImages{10, images, images}), 0, 0, 0);
   return data;
 }
 
@@ -61,7 +59,7 @@ class McDropoutTest : public ::testing::Test {
   // A network after two minibatches, so that no weight is where it started.
   void Train(const CifarOptions& options) {
     ASSERT_EQ(Cifar::Create(options, &data_, &task_), absl::OkStatus());
-    ASSERT_EQ(task_->MakeRun(2, &run_), absl::OkStatus());
+    ASSERT_EQ(task_->MakeRun(testing::kGraphThreads, &run_), absl::OkStatus());
     ASSERT_EQ(run_->Initialize(), absl::OkStatus());
     for (int64_t t = 0; t < 2; ++t) {
       late_phase::Run::Feeds feeds;

@@ -47,6 +47,9 @@ inline Values Minibatch(int64_t t) {
   return Random(&engine, -1, 1);
 }
 
+// Of every session of a test's process (optimizers/session.h).
+constexpr int kThreads = 2;
+
 struct Case {
   LatePhaseOptions options;
   UpdateRule base = UpdateRule::Sgd(0.1), members = UpdateRule::Sgd(0.1);
@@ -55,7 +58,7 @@ struct Case {
 
 // The graph and its session.
 struct Problem {
-  explicit Problem(const Case& c, int threads = 2)
+  explicit Problem(const Case& c)
       : scope(tensorflow::Scope::NewRootScope()),
         late_phase(scope, c.options, tensorflow::DT_DOUBLE) {
     std::mt19937_64 engine(1);
@@ -82,7 +85,7 @@ struct Problem {
       if (set == WeightSet::kSwa && c.options.swa_start < 0) continue;
       sets[name] = {late_phase.Read("theta", set).name(), late_phase.Read("phi", set).name()};
     }
-    status.Update(Run::Create(late_phase, threads, {{"problem", "product"}}, &run));
+    status.Update(Run::Create(late_phase, kThreads, {{"problem", "product"}}, &run));
   }
 
   void Train(int64_t until) {

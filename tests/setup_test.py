@@ -1,7 +1,6 @@
 """tools/setup and tools/latephase when something is wrong: the message names the step and the remedy. Nothing is installed here."""
 
 import os
-import signal
 import subprocess
 import textwrap
 
@@ -83,6 +82,7 @@ def test_help_needs_no_set_up(tmp_path, tool):
 # The functions of tools/latephase, with a stand-in for the program; what they set up is left out.
 PROGRAM = r"""
     set -euo pipefail
+    source tools/setup
     source <(sed '/^# shellcheck source/,$d' tools/latephase)
     project=. bin=%s
     run_program train enwik8 --some "flag with spaces"
@@ -97,22 +97,14 @@ def stand_in(folder, script):
     return PROGRAM % folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_reach_the_program_and_its_status_comes_back(tmp_path, number):
+def test_the_program_has_its_arguments_and_its_status_comes_back(tmp_path):
     script = stand_in(tmp_path, """
-        def end(*_):
-            os.write(9, b"saved\\n")
-            os._exit(3)
-        signal.signal(signal.SIGTERM, end)
-        signal.signal(signal.SIGINT, end)
         print("noise of libraries", file=sys.stderr)
-        print("ready", *sys.argv[1:], flush=True)
-        time.sleep(60)""")
-    process = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready train enwik8 --some flag with spaces\n"
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=20)
-    assert process.returncode == 3 and stderr == "saved\n"
+        os.write(9, b"said\\n")
+        print(*sys.argv[1:], sep="|")
+        sys.exit(3)""")
+    run = bash(script, tmp_path)
+    assert run.returncode == 3 and run.stdout == "train|enwik8|--some|flag with spaces\n" and run.stderr == "said\n"
 
 
 def test_the_text_is_looked_for_only_for_runs_that_read_it(tmp_path):
@@ -132,11 +124,11 @@ def test_the_text_is_looked_for_only_for_runs_that_read_it(tmp_path):
 @pytest.mark.parametrize(
     "program, arguments, expected",
     [
-        ("cifar", "RUN --corrupt", "RUN --corrupt=./tools/corruptions.py RUN --data /cache/data --cache /cache/corruptions --images 1000"),
+        ("cifar", "RUN --corrupt", "RUN --corrupt=./tools/run_tool.py corruptions RUN --data /cache/data --cache /cache/corruptions --images 1000"),
         ("cifar", "--corrupt RUN --data D --corrupt-images 7",
-         "--corrupt=./tools/corruptions.py RUN --data D --cache /cache/corruptions --images 7 RUN --data D --corrupt-images 7"),
+         "--corrupt=./tools/run_tool.py corruptions RUN --data D --cache /cache/corruptions --images 7 RUN --data D --corrupt-images 7"),
         ("cifar", "--data=D RUN --corrupt --weights swa",
-         "--data=D RUN --corrupt=./tools/corruptions.py RUN --data D --cache /cache/corruptions --images 1000 --weights swa"),
+         "--data=D RUN --corrupt=./tools/run_tool.py corruptions RUN --data D --cache /cache/corruptions --images 1000 --weights swa"),
         ("cifar", "RUN --corrupt C --weights swa", "RUN --corrupt C --weights swa"),
         ("cifar", "RUN --corrupt=C", "RUN --corrupt=C"),
         ("enwik8", "RUN --corrupt", "RUN --corrupt=generated"),

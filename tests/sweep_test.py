@@ -153,7 +153,7 @@ def test_stopped_and_killed_sweeps_go_on_bit_for_bit(tmp_path, files):
     checkpoint_after(folder, 4, first)
     first.send_signal(signal.SIGTERM)
     _, stderr = first.communicate()
-    assert first.returncode == 0 and "To go on: tools/latephase sweep cifar --data" in stderr and "--over sigma=0.1" in stderr, stderr
+    assert first.returncode == 0 and "To resume: tools/latephase sweep cifar --data" in stderr and "--over sigma=0.1" in stderr, stderr
     stopped_at = int(program_runs.checkpoint_folders(folder)[-1][-12:])
     assert stopped_at < 90 and not (out / "results.json").exists()
 

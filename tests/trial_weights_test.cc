@@ -20,8 +20,8 @@ class TrialWeightsTest : public testing::Test {
   void Train(bool reestimate) {
     const TestFolder folder;
     WriteFiles(folder.path(), CifarFiles(CifarSet::kCifar10, 8, 12, 10, 3));
-    CifarImages images;
-    ASSERT_EQ(ReadCifar(CifarSet::kCifar10, folder.path(), &images), "");
+    auto images = std::make_shared<CifarImages>();
+    ASSERT_EQ(ReadCifar(CifarSet::kCifar10, folder.path(), images.get()), "");
     ASSERT_EQ(data_.Divide(std::move(images), 0, 0, 0), "");
     CifarOptions options;
     options.network = "convnet";

@@ -17,8 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "models/enwik8.h"
 #include "nlohmann/json.hpp"
+#include "optimizers/session.h"
 #include "tensorflow/cc/ops/const_op.h"
-#include "tensorflow/core/public/session.h"
 #include "tools/files.h"
 #include "tools/program.h"
 #include "tools/session.h"
@@ -182,8 +182,8 @@ void Memory(const std::string& folder, int threads, int64_t K) {
     const tensorflow::Output one = tensorflow::ops::Const(scope.WithOpName("one"), 1.0f);
     tensorflow::GraphDef graph;
     Require(scope.ToGraphDef(&graph));
-    const std::unique_ptr<tensorflow::Session> session(
-        tensorflow::NewSession(tensorflow::SessionOptions()));
+    std::unique_ptr<tensorflow::Session> session;
+    Require(OpenSession(threads, &session));
     Require(session->Create(graph));
     std::vector<Tensor> outputs;
     Require(session->Run({}, {one.name()}, {}, &outputs));

@@ -19,12 +19,12 @@
 #include "benchmark/benchmark.h"
 #include "kernels/matmul.h"
 #include "ops/rank1_lstm.h"
+#include "optimizers/session.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
-#include "tensorflow/core/public/session.h"
 
 namespace late_phase {
 namespace {
@@ -91,10 +91,7 @@ class Step {
     }
     tensorflow::GraphDef graph;
     TF_CHECK_OK(scope.ToGraphDef(&graph));
-    tensorflow::SessionOptions options;
-    options.config.set_intra_op_parallelism_threads(Threads());
-    options.config.set_inter_op_parallelism_threads(1);
-    session_.reset(tensorflow::NewSession(options));
+    TF_CHECK_OK(OpenSession(Threads(), &session_));
     TF_CHECK_OK(session_->Create(graph));
     Run();
   }

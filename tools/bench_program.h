@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "kernels/parallel.h"
+#include "optimizers/session.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
-#include "tensorflow/core/public/session.h"
 
 namespace late_phase {
 
@@ -67,10 +67,7 @@ class Program {
   void Start() {
     tensorflow::GraphDef graph;
     TF_CHECK_OK(scope_.ToGraphDef(&graph));
-    tensorflow::SessionOptions options;
-    options.config.set_intra_op_parallelism_threads(Threads());
-    options.config.set_inter_op_parallelism_threads(1);
-    session_.reset(tensorflow::NewSession(options));
+    TF_CHECK_OK(OpenSession(Threads(), &session_));
     TF_CHECK_OK(session_->Create(graph));
     if (!initialise_.empty()) Run(initial_, initialise_);
     initial_.clear();

@@ -92,17 +92,13 @@ std::unique_ptr<Experiment> CifarExperiment::Copy() const {
   return std::make_unique<CifarExperiment>(*this);
 }
 
-void CifarExperiment::OpenData(const std::string& path) {
+void CifarExperiment::OpenData(const std::string& path, DataFiles* files) {
   const char* elsewhere = std::getenv("LATE_PHASE_DATA");
-  CifarImages images;
-  std::string complaint =
-      ReadCifar(options_.dataset == "cifar10" ? CifarSet::kCifar10 : CifarSet::kCifar100,
-                path.empty() && elsewhere != nullptr ? elsewhere : path, &images);
   auto data = std::make_shared<CifarData>();
-  if (complaint.empty()) {
-    complaint = data->Divide(std::move(images), options_.train_images, options_.validation_images,
-                             options_.test_images);
-  }
+  const std::string complaint = data->Divide(
+      files->Cifar(options_.dataset == "cifar10" ? CifarSet::kCifar10 : CifarSet::kCifar100,
+                   path.empty() && elsewhere != nullptr ? elsewhere : path),
+      options_.train_images, options_.validation_images, options_.test_images);
   if (!complaint.empty()) throw UsageError(complaint);
   data_ = std::move(data);
 }

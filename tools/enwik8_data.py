@@ -16,7 +16,6 @@ import hashlib
 import http.client
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -206,5 +205,4 @@ def main(arguments, text=Text()):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # tidies up as well
     sys.exit(main(sys.argv[1:]))

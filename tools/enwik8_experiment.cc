@@ -53,12 +53,9 @@ std::unique_ptr<Experiment> Enwik8Experiment::Copy() const {
   return std::make_unique<Enwik8Experiment>(*this);
 }
 
-void Enwik8Experiment::OpenData(const std::string& path) {
+void Enwik8Experiment::OpenData(const std::string& path, DataFiles* files) {
   if (path.empty()) throw UsageError("`data` must name the text. Received: data=");
-  auto text = std::make_shared<ByteText>();
-  const std::string complaint = text->Open(path, options_.limits);
-  if (!complaint.empty()) throw UsageError(complaint);
-  text_ = std::move(text);
+  text_ = files->Text(path, options_.limits);
 }
 
 std::unique_ptr<Task> Enwik8Experiment::MakeTask() const {

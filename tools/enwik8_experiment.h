@@ -16,7 +16,7 @@ class Enwik8Experiment : public Experiment {
   Recipe& recipe() override { return options_; }
   const Recipe& recipe() const override { return options_; }
   std::unique_ptr<Experiment> Copy() const override;
-  void OpenData(const std::string& path) override;
+  void OpenData(const std::string& path, DataFiles* files) override;
   std::unique_ptr<Task> MakeTask() const override;
   std::string Advice() const override;
 

@@ -20,6 +20,7 @@
 #include "tools/experiment.h"
 #include "tools/files.h"
 #include "tools/image_evaluation.h"
+#include "tools/interrupt.h"
 #include "tools/program.h"
 #include "tools/runs.h"
 #include "tools/session.h"
@@ -148,6 +149,7 @@ void RequireSplit(const std::string& name, const std::vector<Split>& splits) {
 
 std::vector<EvaluatedRun> OpenRuns(const Command& command) {
   std::vector<EvaluatedRun> runs;
+  DataFiles files;
   for (const std::string& dir : command.dirs) {
     EvaluatedRun one{RunFolderIn(dir), nullptr, nullptr, nullptr};
     one.experiment = ReadExperiment(one.folder);
@@ -164,7 +166,7 @@ std::vector<EvaluatedRun> OpenRuns(const Command& command) {
                                     program, ", ", one.folder));
     }
     one.experiment->recipe().device = command.session.device;
-    one.experiment->OpenData(command.data);
+    one.experiment->OpenData(command.data, &files);
     one.task = one.experiment->MakeTask();
     RequireSplit(command.images.split, one.task->splits());
     one.run = RestoreRun(one.folder, command.session.threads, one.task.get());
@@ -268,6 +270,7 @@ int Main(int argc, char** argv) {
   } else {
     evaluation.rows = EvaluateTasks(runs, command.images);
   }
+  const FinishFirst finish("tools/latephase eval: writing its results");
   std::fputs(TableText(runs, split, evaluation.columns, evaluation.rows).c_str(), stdout);
   std::fputs(evaluation.below.c_str(), stdout);
   std::fflush(stdout);

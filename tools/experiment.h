@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/trainer.h"
+#include "tools/data_files.h"
 #include "tools/settings.h"
 
 namespace late_phase {
@@ -54,7 +55,7 @@ class Experiment {
 
   // Both throw UsageError for what the user can mend. Tasks may use the data for as long as this
   // experiment, or a copy of it, is there.
-  virtual void OpenData(const std::string& path) = 0;
+  virtual void OpenData(const std::string& path, DataFiles* files) = 0;
   virtual std::unique_ptr<Task> MakeTask() const = 0;
 
   // Ends the message about a loss that is not finite.

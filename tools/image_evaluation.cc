@@ -45,7 +45,7 @@ std::vector<NamedImages> ReadSets(const std::vector<std::string>& paths) {
   return sets;
 }
 
-ClassificationFigures FiguresOf(const Probabilities& probabilities, const LabelledImages& images) {
+ClassificationFigures FiguresOf(const Probabilities& probabilities, const ImageView& images) {
   const int64_t classes = static_cast<int64_t>(probabilities.size()) / images.count;
   ClassificationFigures figures(classes);
   for (int64_t i = 0; i < images.count; ++i) {
@@ -93,18 +93,21 @@ class Suite {
  private:
   static constexpr size_t kCorrupted = kCorruptions.size() * kSeverities;
 
-  const LabelledImages& OwnImagesOf(size_t r) const {
+  ImageView OwnImagesOf(size_t r) const {
     const CifarData& data = ExperimentOf(runs_[r]).data();
     return options_.split == "test" ? data.test : data.validation;
   }
 
   void RequireSameImages() const {
     for (size_t r = 1; r < runs_.size(); ++r) {
-      if (OwnImagesOf(r).pixels == OwnImagesOf(0).pixels) continue;
+      const ImageView first = OwnImagesOf(0), other = OwnImagesOf(r);
+      if (std::equal(first.pixels, first.pixels + first.bytes(), other.pixels,
+                     other.pixels + other.bytes())) {
+        continue;
+      }
       throw UsageError(absl::StrCat("the runs of an ensemble must have the same ", options_.split,
-                                    " images. Received: ", OwnImagesOf(0).count, " of ",
-                                    runs_[0].folder, " and others, ", OwnImagesOf(r).count, ", of ",
-                                    runs_[r].folder));
+                                    " images. Received: ", first.count, " of ", runs_[0].folder,
+                                    " and others, ", other.count, ", of ", runs_[r].folder));
     }
   }
 
@@ -116,8 +119,8 @@ class Suite {
     }
   }
 
-  std::vector<Probabilities> Predict(
-      const std::string& what, const std::function<const LabelledImages&(size_t)>& images_of) {
+  std::vector<Probabilities> Predict(const std::string& what,
+                                     const std::function<ImageView(size_t)>& images_of) {
     return predictors_.Predict(images_of, [&] { Advance(what); });
   }
 
@@ -131,11 +134,11 @@ class Suite {
 
   // Accuracy, NLL, ECE, Brier score, and the reliability diagram.
   void OwnImages() {
-    const std::vector<Probabilities> probabilities = Predict(
-        options_.split + " images", [&](size_t r) -> const auto& { return OwnImagesOf(r); });
+    const std::vector<Probabilities> probabilities =
+        Predict(options_.split + " images", [&](size_t r) -> ImageView { return OwnImagesOf(r); });
     for (size_t p = 0; p < probabilities.size(); ++p) {
       EvaluationRow& row = result_.rows[p];
-      const LabelledImages& images = OwnImagesOf(predictors_.all()[p].of_run);
+      const ImageView images = OwnImagesOf(predictors_.all()[p].of_run);
       const ClassificationFigures figures = FiguresOf(probabilities[p], images);
       row.figures = {{"accuracy", figures.accuracy()},
                      {"nll", figures.nll()},
@@ -169,8 +172,8 @@ class Suite {
           {"sets", Json::array()}};
     }
     for (const NamedImages& set : sets_) {
-      const std::vector<Probabilities> probabilities = Predict(
-          set.name, [&](size_t) -> const auto& { return set.images; });
+      const std::vector<Probabilities> probabilities =
+          Predict(set.name, [&](size_t) -> ImageView { return set.images; });
       for (size_t p = 0; p < probabilities.size(); ++p) {
         const std::vector<double> entropies = Entropies(probabilities[p], set.images.count);
         const double auroc = Auroc(own_entropies_[p], entropies);
@@ -203,10 +206,9 @@ class Suite {
         LabelledImages images;
         const std::string complaint = corrupted_.Read(name, severity, &images);
         if (!complaint.empty()) throw std::runtime_error(complaint);
-        const std::vector<Probabilities> probabilities = Predict(
-            absl::StrCat(name, ", severity ", severity), [&](size_t) -> const auto& {
-              return images;
-            });
+        const std::vector<Probabilities> probabilities =
+            Predict(absl::StrCat(name, ", severity ", severity),
+                    [&](size_t) -> ImageView { return images; });
         for (size_t p = 0; p < probabilities.size(); ++p) {
           const double error = 1 - FiguresOf(probabilities[p], images).accuracy();
           Json& corruption = result_.rows[p].details["corruption"];
@@ -241,12 +243,10 @@ class Suite {
     return networks;
   }
 
-  LabelledImages FlatnessImagesOf(size_t r) const {
+  ImageView FlatnessImagesOf(size_t r) const {
     const CifarData& data = ExperimentOf(runs_[r]).data();
-    const LabelledImages& all = options_.flatness_split == "test" ? data.test : data.training;
-    LabelledImages first = all;
-    first.count = std::min(all.count, options_.flatness_images);
-    return first;
+    const ImageView all = options_.flatness_split == "test" ? data.test : data.training;
+    return all.Part(0, std::min(all.count, options_.flatness_images));
   }
 
   // δL(σ) of the networks among the predictors that are one, collapsed ones and averages over time;
@@ -262,7 +262,7 @@ class Suite {
                     "\n| run | weights | images | loss | σ | δL | standard error |\n"
                     "|---|---|---|---|---|---|---|\n");
     for (const auto& [r, weights] : flat_) {
-      const LabelledImages images = FlatnessImagesOf(r);
+      const ImageView images = FlatnessImagesOf(r);
       FlatnessOptions options{options_.flatness, options_.samples, options_.seed,
                               WeightSetOf(weights, *runs_[r].run), [&] { Advance("flatness"); }};
       Flatness flatness;

@@ -16,6 +16,7 @@
 #include "models/nqp_theory.h"
 #include "nlohmann/json.hpp"
 #include "tools/files.h"
+#include "tools/interrupt.h"
 #include "tools/progress_line.h"
 #include "tools/settings.h"
 
@@ -254,6 +255,7 @@ int Main(int argc, char** argv) {
   const NqpResults results = RunNqp(run.options, MakeThreads(static_cast<int>(run.threads)),
                                     [&](double share) { progress.Add(share); });
   const Json all = MakeResults(run, results, progress.End());
+  const FinishFirst finish("tools/latephase nqp: writing its results");
   WriteFile(run.out + "/config.toml",
             "# Every value of this run; `tools/latephase nqp --preset FILE` repeats it.\n" +
                 ConfigText(settings));
@@ -268,5 +270,6 @@ int Main(int argc, char** argv) {
 }  // namespace late_phase
 
 int main(int argc, char** argv) {
+  late_phase::EndOnSignals(late_phase::kCommand);
   return late_phase::RunProgram(late_phase::kCommand, [&] { return late_phase::Main(argc, argv); });
 }

@@ -56,7 +56,7 @@ size_t Predictors::Add(size_t r, const std::string& name, PredictImages predict)
 size_t Predictors::Add(size_t r, const std::string& name, const Prediction& how) {
   Cifar* task = TaskOf(runs_[r]);
   Run* run = runs_[r].run.get();
-  return Add(r, name, [=](const LabelledImages& images, Probabilities* probabilities) {
+  return Add(r, name, [=](const ImageView& images, Probabilities* probabilities) {
     return task->Predict(run, images, how, probabilities);
   });
 }
@@ -79,10 +79,9 @@ std::vector<size_t> Predictors::Sampled(size_t r, const std::string& weights) {
     if (dropout) {
       networks.push_back(Add(r, name, Prediction{WeightSet::kCollapsed, 0, s}));
     } else {
-      networks.push_back(
-          Add(r, name, [=](const LabelledImages& images, Probabilities* probabilities) {
-            return swag->Predict(images, s, probabilities);
-          }));
+      networks.push_back(Add(r, name, [=](const ImageView& images, Probabilities* probabilities) {
+        return swag->Predict(images, s, probabilities);
+      }));
     }
   }
   return networks;
@@ -134,9 +133,8 @@ Predictors::Predictors(const std::vector<EvaluatedRun>& runs,
   }
 }
 
-std::vector<Probabilities> Predictors::Predict(
-    const std::function<const LabelledImages&(size_t)>& images_of,
-    const std::function<void()>& progress) const {
+std::vector<Probabilities> Predictors::Predict(const std::function<ImageView(size_t)>& images_of,
+                                               const std::function<void()>& progress) const {
   std::vector<Probabilities> means(predictors_.size());
   Probabilities one;
   for (size_t n = 0; n < networks_.size(); ++n) {

@@ -42,11 +42,11 @@ class Predictors {
 
   // The probabilities of each predictor. images_of(r): what run r is shown. `progress` is called
   // after each network.
-  std::vector<Probabilities> Predict(const std::function<const LabelledImages&(size_t)>& images_of,
+  std::vector<Probabilities> Predict(const std::function<ImageView(size_t)>& images_of,
                                      const std::function<void()>& progress) const;
 
  private:
-  using PredictImages = std::function<absl::Status(const LabelledImages&, Probabilities*)>;
+  using PredictImages = std::function<absl::Status(const ImageView&, Probabilities*)>;
   struct Network {
     size_t run;
     PredictImages predict;

@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "optimizers/session.h"
 #include "tensorflow/core/framework/device_attributes.pb.h"
-#include "tensorflow/core/public/session.h"
 #include "tools/program.h"
 
 namespace late_phase {
@@ -27,14 +27,15 @@ SessionFlags::SessionFlags() : threads(std::max(1u, std::thread::hardware_concur
 
 void AddSessionFlags(SessionFlags* flags, CLI::App* app) {
   app->add_option("--device", flags->device, "CPU:0, GPU:0, …; else a GPU if there is one");
-  app->add_option("--threads", flags->threads, "of the CPU; results depend on it by rounding")
+  app->add_option("--threads", flags->threads,
+                  "of the CPU inside ops; results depend on it by rounding")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
 }
 
 void ChooseDevice(SessionFlags* flags) {
-  const std::unique_ptr<tensorflow::Session> session(
-      tensorflow::NewSession(tensorflow::SessionOptions()));
+  std::unique_ptr<tensorflow::Session> session;
+  Require(OpenSession(static_cast<int>(flags->threads), &session));
   std::vector<tensorflow::DeviceAttributes> devices;
   Require(session->ListDevices(&devices));
   std::vector<std::string> names;

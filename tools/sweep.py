@@ -79,7 +79,8 @@ def find_data(options):
     if options.program != "enwik8":
         return ["--data", options.data] if options.data is not None else []
     given = ["--data", options.data] if options.data is not None else []
-    found = subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "enwik8_data.py"), *given], stdout=subprocess.PIPE, text=True)
+    runner = os.path.join(os.path.dirname(__file__), "run_tool.py")
+    found = subprocess.run([sys.executable, runner, "enwik8_data", *given], stdout=subprocess.PIPE, text=True)
     if found.returncode:
         sys.exit(found.returncode)
     return ["--data", found.stdout.strip()]
@@ -202,6 +203,12 @@ def work_off(options, waiting, total, threads, lock):
     going, failed, stopped = {}, [], []
 
     def stop(number, frame):
+        if number == signal.SIGINT and number in stopped:
+            for process in going:
+                process.kill()
+            os._exit(128 + number)
+        if not stopped:
+            os.write(2, f"{COMMAND}: the runs save their states and stop; Ctrl-C again ends them at once\n".encode())
         stopped.append(number)
         for process in going:
             process.send_signal(signal.SIGTERM)
@@ -224,7 +231,7 @@ def work_off(options, waiting, total, threads, lock):
                 if result is not None and process.returncode == 0:
                     draw_curves(folder)
                     say(f"{point}, seed {seed}: {result_text(result)}; {total - len(waiting) - len(going) - len(failed)} of {total} runs finished")
-                elif process.returncode != 0 or not stopped:  # a run may be told to end by others than us
+                elif not stopped or process.returncode not in (0, 128 + signal.SIGTERM):  # a run may be told to end by others than us
                     failed.append((point, seed))
                     what = f"failed with status {process.returncode}" if process.returncode else "ended before its time"
                     say(f"{point}, seed {seed}: {what}: {last_line(folder + '.log')}")
@@ -260,7 +267,7 @@ def main(arguments):
         say(f"{len(runs)} runs, {len(runs) - len(waiting)} of them finished; {options.jobs} at a time, {threads} thread{'s' * (threads > 1)} each")
         failed, stopped = work_off(options, waiting, len(runs), threads, lock)
     if stopped:
-        say(f"Stopped; the states are saved. To go on: {COMMAND} {shlex.join(arguments)}")
+        say(f"Stopped; the states are saved. To resume: {COMMAND} {shlex.join(arguments)}")
         return 0
     results = sweep_table.summarize(options.out)
     written = [path for path in (f"{options.out}/results.json", f"{options.out}/sweep.png") if os.path.exists(path)]

@@ -7,8 +7,10 @@
 #include <string>
 
 #include "tools/commands.h"
+#include "tools/interrupt.h"
 
 int main(int argc, char** argv) {
+  late_phase::EndOnSignals("tools/latephase " + std::string(argc > 1 ? argv[1] : ""));
   // TensorFlow's libraries print notes while they are being loaded, before any code of ours could
   // stop them. tools/latephase lets those go elsewhere and says here where the terminal is.
   if (const char* terminal = std::getenv("LATE_PHASE_STDERR"))

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "tools/commands.h"
 #include "tools/experiment.h"
 #include "tools/files.h"
+#include "tools/interrupt.h"
 #include "tools/program.h"
 #include "tools/progress_line.h"
 #include "tools/runs.h"
@@ -33,16 +33,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 std::string CommandOf(const std::string& program) { return "tools/latephase train " + program; }
-
-// Set by SIGINT and SIGTERM: the step is finished, the state saved.
-volatile std::sig_atomic_t stop_requested = 0;
-
-void StopOnSignals() {
-  struct sigaction action = {};
-  action.sa_handler = [](int) { stop_requested = 1; };
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
 
 struct Command {
   std::unique_ptr<Experiment> experiment;
@@ -208,7 +198,7 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task*
     options.fork_at = std::llround(experiment.recipe().t0 * plan.steps_per_epoch);
   }
   options.advice = experiment.Advice();
-  options.stop = [] { return stop_requested != 0; };
+  options.stop = Interrupted;
   ProgressLine line(60);
   bool placed = false;
   options.progress = [&](const TrainProgress& progress) {
@@ -276,7 +266,13 @@ std::string TestText(const Program& program, const Json& test) {
                       test.contains("swa") ? ", with SWA " + text("swa") : "");
 }
 
-// Trains one model, or goes on with it, and returns its results; null if it was stopped.
+// What an interrupted program says of how to continue.
+std::string ResumeText(const Command& command) {
+  return absl::StrCat("To resume: ", CommandOf(command.experiment->program().name),
+                      " --resume --out ", command.out);
+}
+
+// Trains one model, or resumes it, and returns its results. Ends the program if it is interrupted.
 Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr<Task> task) {
   const Experiment& experiment = *planned.experiment;
   const Program& program = experiment.program();
@@ -293,20 +289,25 @@ Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr
   Require(task->MakeRun(static_cast<int>(command.session.threads), &run));
   Begin(planned, name, task->plan().steps, run.get());
   std::unique_ptr<RunFolder> folder;
-  Require(RunFolder::Open(planned.folder, run->step(), &folder));
-  WriteConfig(planned.folder, planned.experiment.get());
-
-  std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.0f %s\n", name.c_str(),
-               long{task->parameters()}, long{task->plan().steps}, task->items_per_step(),
-               program.items.c_str());
-  const TrainEnd end = TrainToTheEnd(planned, name, task.get(), run.get(), folder.get());
-  if (end.stopped) {
-    std::fprintf(stderr, "%s: stopped at step %ld; the state is saved\n", name.c_str(),
-                 long{run->step()});
-    return Json();
+  TrainEnd end;
+  {
+    const FinishFirst finish(
+        name + ": will stop after this step and save its state; Ctrl-C again ends it at once");
+    Require(RunFolder::Open(planned.folder, run->step(), &folder));
+    WriteConfig(planned.folder, planned.experiment.get());
+    SetEnding(ResumeText(command), 0);
+    std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.0f %s\n", name.c_str(),
+                 long{task->parameters()}, long{task->plan().steps}, task->items_per_step(),
+                 program.items.c_str());
+    end = TrainToTheEnd(planned, name, task.get(), run.get(), folder.get());
+    SetEnding(absl::StrCat(name, ": stopped at step ", run->step(), "; the state is saved\n",
+                           ResumeText(command)),
+              0);
   }
   const Json results =
       FinalResults(experiment, command.session, end, task.get(), run.get(), folder.get());
+  const FinishFirst finish(name + ": writing its results");
+  SetEnding(absl::StrCat(name, ": its results are written\n", ResumeText(command)), 0);
   WriteFile(results_path, results.dump(1) + "\n");
   std::fprintf(stderr, "%s: %s\n", name.c_str(), TestText(program, results["test"]).c_str());
   return results;
@@ -314,7 +315,8 @@ Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr
 
 int Main(const std::string& program, int argc, char** argv) {
   Command command = Parse(program, argc, argv);
-  command.experiment->OpenData(command.data);
+  DataFiles files;
+  command.experiment->OpenData(command.data, &files);
   ChooseDevice(&command.session);
   command.experiment->recipe().device = command.session.device;
   const std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
@@ -324,20 +326,19 @@ int Main(const std::string& program, int argc, char** argv) {
     std::fputs(ConfigFile(command.experiment.get()).c_str(), stdout);
     return 0;
   }
-  MakeOutFolder(command.out);
-  StopOnSignals();
   const bool several = runs.size() > 1;
-  if (several) WriteConfig(command.out, command.experiment.get());
+  {
+    const FinishFirst finish(CommandOf(program) + ": writing its settings");
+    MakeOutFolder(command.out);
+    if (several) WriteConfig(command.out, command.experiment.get());
+    if (several || command.resume) SetEnding(ResumeText(command), 0);
+  }
   Json results = {{"program", program}, {"runs", Json::array()}};
   for (size_t i = 0; i < runs.size(); ++i) {
-    const Json result = stop_requested ? Json() : TrainOne(runs[i], command, std::move(tasks[i]));
-    if (result.is_null()) {
-      std::fprintf(stderr, "To go on: %s --resume --out %s\n", CommandOf(program).c_str(),
-                   command.out.c_str());
-      return 0;
-    }
-    results["runs"].push_back(result);
+    results["runs"].push_back(TrainOne(runs[i], command, std::move(tasks[i])));
   }
+  const FinishFirst finish(CommandOf(program) + ": writing the results");
+  SetEnding(CommandOf(program) + ": the results are written", 0);
   if (several) WriteFile(command.out + "/results.json", results.dump(1) + "\n");
   // The states that late-phase runs were forked from have done their work.
   for (const PlannedRun& run : runs) {

@@ -1,0 +1,40 @@
+#include "optimizers/session.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+
+namespace late_phase {
+
+absl::Status OpenSession(int threads, std::unique_ptr<tensorflow::Session>* session) {
+  if (threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`threads` must be at least 1. Received: threads=", threads));
+  }
+  tensorflow::SessionOptions options;
+  options.config.set_intra_op_parallelism_threads(threads);
+  // One op at a time: ops have their own threads, and the order of execution, hence of any
+  // rounding, is the same in every run. A pool of the session's own: the process's has as many
+  // threads as its first session wanted.
+  options.config.add_session_inter_op_thread_pool()->set_num_threads(1);
+  // A graph that was put on a GPU keeps those ops on the CPU that have no kernel there.
+  options.config.set_allow_soft_placement(true);
+  std::unique_ptr<tensorflow::Session> opened(tensorflow::NewSession(options));
+  if (opened == nullptr) return absl::InternalError("TensorFlow cannot open a session");
+  const tensorflow::DeviceMgr* devices = nullptr;
+  if (absl::Status status = opened->LocalDeviceManager(&devices); !status.ok()) return status;
+  const int there = devices->HostCPU()->tensorflow_cpu_worker_threads()->num_threads;
+  if (there != threads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "`threads` must be ", there,
+        ", as in the first session of this process, whose threads TensorFlow gives to all. "
+        "Received: threads=",
+        threads));
+  }
+  *session = std::move(opened);
+  return absl::OkStatus();
+}
+
+}  // namespace late_phase

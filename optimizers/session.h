@@ -1,0 +1,21 @@
+// Opens every TensorFlow session of a process, so that all of them have the threads they say.
+//
+// The threads inside ops belong to the process: TensorFlow starts them for the first session and
+// ignores what later sessions ask for. A session with another number is therefore an error here.
+#ifndef LATE_PHASE_OPTIMIZERS_SESSION_H_
+#define LATE_PHASE_OPTIMIZERS_SESSION_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/public/session.h"
+
+namespace late_phase {
+
+// A session without a graph, whose ops share `threads` threads and run one at a time.
+// InvalidArgument if the process has another number of threads already.
+absl::Status OpenSession(int threads, std::unique_ptr<tensorflow::Session>* session);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_OPTIMIZERS_SESSION_H_

@@ -199,7 +199,7 @@ TEST(LatePhaseTest, CycleTimesScaleKeepsTheBalanceOfGradientAndDecay) {
                              UpdateRule::Sgd(0.2).WithDecay(0.5), UpdateRule::Sgd(0.2)),
               absl::OkStatus());
     std::unique_ptr<late_phase::Run> run;
-    EXPECT_EQ(late_phase::Run::Create(graph, 1, {}, &run), absl::OkStatus());
+    EXPECT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
     EXPECT_EQ(run->Initialize(), absl::OkStatus());
     for (int t = 0; t < 2000; ++t) EXPECT_EQ(run->Step({}), absl::OkStatus());
     std::vector<Tensor> value;

@@ -102,7 +102,7 @@ TEST_F(RunStateTest, InitialValuesAreMadeAnewWheneverARunIsInitialized) {
                            UpdateRule::Momentum(0.1)),
             absl::OkStatus());
   std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, 1, {}, &run), absl::OkStatus());
+  ASSERT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
   EXPECT_EQ(made, 0);
   for (int times = 1; times <= 2; ++times) {
     ASSERT_EQ(run->Initialize(), absl::OkStatus());
@@ -197,7 +197,7 @@ TEST_F(RunStateTest, AMinibatchThatCannotBeComputedChangesNothing) {
                            UpdateRule::Momentum(0.1), before),
             absl::OkStatus());
   std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, 1, {}, &run), absl::OkStatus());
+  ASSERT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
   ASSERT_EQ(run->Initialize(), absl::OkStatus());
   auto state = [&] {
     State values;

@@ -22,13 +22,15 @@ double TrainingBytes(const TrainingNumbers& numbers, const LatePhaseOptions& opt
   double variables = (1 + numbers.slots) * weights;
   if (cycle > 1) variables += numbers.base;  // sums
   if (options.swa_start >= 0) variables += weights;
-  // Of a step: copies of the member's rows, and all that is needed to go back. Gradients take the
-  // place of the latter.
-  double transient = numbers.members + std::max(numbers.minibatch, numbers.base + numbers.members);
+  // Of a step: a copy of the member's rows, what is needed to go back, and the gradients.
+  double transient = numbers.members + numbers.minibatch + numbers.base + numbers.members;
+  // Spawning makes new slots before the old ones go.
+  if (K > 1) transient = std::max(transient, numbers.slots * K * numbers.members);
   if (options.swag_rank > 0) {
     const double deviations = static_cast<double>(options.swag_rank) * weights;
     variables += weights + deviations;
-    transient = std::max(transient, deviations);  // a checkpoint is written from a copy of them
+    // A sample takes a few arrays of temporaries, a checkpoint is written from a copy.
+    transient = std::max(transient, 5 * weights + deviations);
   }
   return kProcess + data_bytes + number_bytes * (variables + transient);
 }

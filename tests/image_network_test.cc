@@ -49,12 +49,13 @@ TEST(ImageNetworkTest, SizesAreThePublishedOnes) {
 }
 
 // 32×32 images keep 16 channels of conv0; then per block the two BatchNorms and convolutions, and
-// the shortcut where there is one; then the last BatchNorm.
+// the shortcut where there is one; then the last BatchNorm. Where the resolution is halved the
+// padded images are kept, too.
 TEST(ImageNetworkTest, WhatIsKeptForTheBackwardPassIsCounted) {
   NetworkSize size;
   ASSERT_EQ(SizeOf({"wrn", 10, 1, 10}, &size), absl::OkStatus());
-  EXPECT_EQ(size.kept,
-            1024 * (16 + 4 * 16) + (1024 * 16 + 256 * 4 * 32) + (256 * 32 + 64 * 4 * 64) + 64 * 64);
+  EXPECT_EQ(size.kept, 1024 * (16 + 4 * 16) + (1024 * 16 + 256 * 4 * 32) +
+                           (256 * 32 + 64 * 4 * 64) + 64 * 64 + 34 * 34 * 16 + 18 * 18 * 32);
 }
 
 // Kernels have factors of their inputs and outputs; a BatchEnsemble has K rows of them, and of the

@@ -112,7 +112,7 @@ HWY_INLINE void SumBlocks(const BatchNormRows<T>& a, const Add& add, const Merge
       std::fill_n(sums, width, T(0));
       std::fill_n(others, width, T(0));
       for (int64_t row = block; row < block + rows; ++row) {
-        ForChannels(hn::ScalableTag<T>(), 0, width, [&](auto d, int64_t j) {
+        ForChannels(hn::ScalableTag<T>(), 0, width, [&](auto d, int64_t j) HWY_ATTR {
           auto sum = hn::LoadU(d, sums + j), other = hn::LoadU(d, others + j);
           add(d, block, row, begin + j, sum, other);
           hn::StoreU(sum, d, sums + j);
@@ -126,14 +126,14 @@ HWY_INLINE void SumBlocks(const BatchNormRows<T>& a, const Add& add, const Merge
 
 template <typename T>
 void Statistics(const BatchNormRows<T>& a) {
-  auto add = [&](auto d, int64_t block, int64_t row, int64_t j, auto& sum, auto& squares) {
+  auto add = [&](auto d, int64_t block, int64_t row, int64_t j, auto& sum, auto& squares) HWY_ATTR {
     const auto shift = hn::LoadU(d, a.x + block * a.C + j);
     const auto difference = hn::Sub(hn::LoadU(d, a.x + row * a.C + j), shift);
     sum = hn::Add(sum, difference);
     squares = hn::MulAdd(difference, difference, squares);
   };
   auto merge = [&](int64_t block, int64_t rows, int64_t begin, int64_t width, const T* sums,
-                   const T* squares) {
+                   const T* squares) HWY_ATTR {
     const MergeMoments merged(block, rows);
     const double share = 1 / static_cast<double>(rows);
     const T* shift = a.x + block * a.C + begin;
@@ -156,7 +156,7 @@ HWY_INLINE V Unactivated(D d, V difference, V factor, V constant, V dy) {
 
 template <bool kRelu, typename T>
 void GradientSums(const BatchNormRows<T>& a) {
-  auto add = [&](auto d, int64_t, int64_t row, int64_t j, auto& sum, auto& products) {
+  auto add = [&](auto d, int64_t, int64_t row, int64_t j, auto& sum, auto& products) HWY_ATTR {
     const int64_t i = row * a.C + j;
     const auto difference = hn::Sub(hn::LoadU(d, a.x + i), hn::LoadU(d, a.mean + j));
     const auto dz = Unactivated<kRelu>(d, difference, hn::LoadU(d, a.factor + j),
@@ -164,14 +164,14 @@ void GradientSums(const BatchNormRows<T>& a) {
     sum = hn::Add(sum, dz);
     products = hn::MulAdd(dz, difference, products);
   };
-  auto merge = [&](int64_t, int64_t, int64_t begin, int64_t width, const T* sums,
-                   const T* products) {
-    double *first = a.first + begin, *second = a.second + begin;
-    for (int64_t j = 0; j < width; ++j) {
-      first[j] += sums[j];
-      second[j] += products[j];
-    }
-  };
+  auto merge = [&](int64_t, int64_t, int64_t begin, int64_t width, const T* sums, const T* products)
+                   HWY_ATTR {
+                     double *first = a.first + begin, *second = a.second + begin;
+                     for (int64_t j = 0; j < width; ++j) {
+                       first[j] += sums[j];
+                       second[j] += products[j];
+                     }
+                   };
   SumBlocks(a, add, merge);
 }
 
@@ -181,7 +181,7 @@ void Normalize(const BatchNormRows<T>& a) {
   for (int64_t row = 0; row < a.rows; ++row) {
     const T* x = a.x + row * a.C;
     T* y = a.y + row * a.C;
-    ForChannels(d, 0, a.C, [&](auto part, int64_t j) {
+    ForChannels(d, 0, a.C, [&](auto part, int64_t j) HWY_ATTR {
       const auto difference = hn::Sub(hn::LoadU(part, x + j), hn::LoadU(part, a.mean + j));
       auto z =
           hn::MulAdd(difference, hn::LoadU(part, a.factor + j), hn::LoadU(part, a.constant + j));
@@ -198,7 +198,7 @@ void InputGradient(const BatchNormRows<T>& a) {
   for (int64_t row = 0; row < a.rows; ++row) {
     const T *x = a.x + row * a.C, *dy = a.dy + row * a.C;
     T* dx = a.dx + row * a.C;
-    ForChannels(d, 0, a.C, [&](auto part, int64_t j) {
+    ForChannels(d, 0, a.C, [&](auto part, int64_t j) HWY_ATTR {
       const auto difference = hn::Sub(hn::LoadU(part, x + j), hn::LoadU(part, a.mean + j));
       const auto factor = hn::LoadU(part, a.factor + j);
       const auto dz = Unactivated<kRelu>(part, difference, factor, hn::LoadU(part, a.constant + j),

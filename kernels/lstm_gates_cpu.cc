@@ -63,7 +63,8 @@ V HyperbolicTangent(D d, V x) {
 template <class D, typename T>
 HWY_INLINE void ForwardUnits(D d, T* z, const T* input, int64_t H, bool keep_gates, const T* c_prev,
                              T* c, T* h) {
-  auto sum = [&](int64_t at) { return hn::Add(hn::LoadU(d, z + at), hn::LoadU(d, input + at)); };
+  auto sum = [&](int64_t at)
+                 HWY_ATTR { return hn::Add(hn::LoadU(d, z + at), hn::LoadU(d, input + at)); };
   const auto i = Sigmoid(d, sum(0));
   const auto f = Sigmoid(d, sum(H));
   const auto g = HyperbolicTangent(d, sum(2 * H));

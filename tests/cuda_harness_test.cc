@@ -457,6 +457,29 @@ TEST(TypesTest, HalfTypesRoundToTheNearestEven) {
   EXPECT_TRUE(std::isinf(float(__nv_bfloat16(3.4e38f))));
 }
 
+// Every finite value, and what is around and half-way to the next one.
+TEST(TypesTest, HalvesAreThoseOfTheStandard) {
+  auto value_of = [](int bits) {
+    const int exponent = bits >> 10, fraction = bits & 0x3FF;
+    return exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+  };
+  for (int bits = 0; bits < 0x7C00; ++bits) {
+    const float value = static_cast<float>(value_of(bits));
+    ASSERT_EQ(float(__ushort_as_half(bits)), value);
+    ASSERT_EQ(float(__ushort_as_half(0x8000 | bits)), -value);
+    ASSERT_EQ(__half_as_ushort(value), bits);
+    ASSERT_EQ(__half_as_ushort(-value), 0x8000 | bits);
+    const float middle = static_cast<float>((value_of(bits) + value_of(bits + 1)) / 2);
+    ASSERT_EQ(__half_as_ushort(middle), bits + bits % 2);
+    ASSERT_EQ(__half_as_ushort(std::nextafter(middle, 0.0f)), bits);
+    ASSERT_EQ(__half_as_ushort(std::nextafter(middle, 1e9f)), bits + 1);
+  }
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(float(__half(infinity)), infinity);
+  EXPECT_EQ(float(__half(-infinity)), -infinity);
+  EXPECT_TRUE(std::isnan(float(__half(std::nanf("")))));
+}
+
 __global__ void Normals(NormalStream stream, float* y) {
   float normals[4];
   FourNormals(stream, 3, threadIdx.x, normals);

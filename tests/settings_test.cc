@@ -215,7 +215,8 @@ TEST_F(SettingsTest, BadFlagsAreRefused) {
   for (const auto& [arguments, part] : cases) {
     CLI::App app("", "tools/latephase train");
     AddFlags(settings_, &app);
-    const std::string complaint = Complaint([&] { Parse(arguments, &app); });
+    const std::string complaint =
+        Complaint([&, &arguments = arguments] { Parse(arguments, &app); });
     EXPECT_NE(complaint.find(part), std::string::npos) << complaint;
     EXPECT_NE(complaint.find("Run tools/latephase train --help"), std::string::npos) << complaint;
   }

@@ -176,8 +176,10 @@ def cuda_on_cpu(name, srcs, hdrs = [], deps = [], same_bits = False):
         testonly = True,
         srcs = srcs,
         hdrs = hdrs,
-        copts = ["-Wno-unknown-pragmas"] +  # #pragma unroll
-                (SAME_BITS if same_bits else []),
+        copts = [
+            "-Wno-unknown-pragmas",  # #pragma unroll
+            "-Wno-unused-const-variable",  # those of __launch_bounds__
+        ] + (SAME_BITS if same_bits else []),
         alwayslink = True,  # as a cuda_library is
         deps = deps + [
             "//kernels:cuda_device",

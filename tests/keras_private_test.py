@@ -31,7 +31,7 @@ def functional():
 NAMES = {
     "_flatten_layers": (layer, "flatten_layers` and `inner_layers", "walk `layer.layers` and the layers among a layer's attributes"),
     "_run_through_graph": (functional, "run_through_graph", "call `model.operations` in order, or clone the model with a `call_function`"),
-    "_get_call_context": (layer, "outermost_layer", "note the model in `LatePhaseOptimizer.attach`, before its first call"),
+    "_get_call_context": (layer, "outermost_layer` and `is_first_use", "note the model in `LatePhaseOptimizer.attach`, before its first call"),
     "_trainable_variables": (layer, "own_variables", "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`"),
     "_non_trainable_variables": (layer, "own_variables", "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`"),
     "_learning_rate": (keras.optimizers.SGD, "learning_rate_of", "deserialize the learning rate in `optimizer.get_config()`"),
@@ -143,6 +143,22 @@ def test_outermost_layer_is_the_called_model():
     model = keras.Sequential([keras.Sequential([Inner()])])
     model(np.ones((1, 2)))
     assert seen and seen[-1] is model
+
+
+def test_first_use_is_once_in_an_outermost_call():
+    seen = []
+
+    class Inner(keras.layers.Layer):
+        def call(self, x):
+            seen.append(private.is_first_use(self, tf.compat.v1.get_default_graph()))
+            return x
+
+    model = keras.Sequential([keras.Input((2,)), Inner(), keras.Sequential([Inner()])])
+    seen.clear()
+    tf.function(model)(np.ones((1, 2)))
+    assert seen == [True, False]
+    tf.function(model)(np.ones((1, 2)))
+    assert seen == [True, False, True, False]
 
 
 def test_own_variables_are_in_the_order_of_saving():

@@ -191,3 +191,12 @@ def test_members_loaded_after_start_are_kept(tmp_path):
     fit(model, model.optimizer)
     for weight, expected in zip(model.get_weights(), before):
         np.testing.assert_array_equal(weight, expected)
+
+
+def test_a_step_asks_once_whether_rows_came_from_elsewhere():
+    """And not once per weight that it reads, which large models would feel."""
+    model, optimizer = make_model(), late_phase_optimizer()
+    model.compile(optimizer, LOSS)
+    optimizer.build(model.trainable_variables)
+    call = tf.function(lambda x: model(x, training=True)).get_concrete_function(tf.TensorSpec((BATCH, INPUTS), tf.float64))
+    assert [op.type for op in call.graph.get_operations()].count("If") == 1

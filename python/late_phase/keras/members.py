@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from late_phase.keras.private import outermost_layer, own_variables, watch
+from late_phase.keras.private import flatten_layers, is_first_use, outermost_layer, own_variables, watch
 from late_phase.keras.wrapped_updates import write_rows
 
 _PACKAGE = "late_phase"
@@ -135,10 +135,16 @@ class MemberLayer(keras.layers.Layer):
         """The row of a [K, ...] weight that this call uses: the minibatch's member in training, else the mean."""
         self._last_training = bool(training)
         if training:
-            optimizer = self.attached_optimizer()
-            if optimizer is not None:
-                optimizer.prepare_rows([v for v in own_variables(self) if hasattr(v, "late_phase_members")])
+            self._prepare_rows()
         return self._row_of_last_call(variable)
+
+    def _prepare_rows(self):
+        """Lets the optimizer prepare the rows of all layers of a training call before the first of them is read."""
+        optimizer = self.attached_optimizer()
+        if optimizer is None or not is_first_use(self, tf.compat.v1.get_default_graph()):
+            return
+        layers = [layer for layer in flatten_layers(outermost_layer(self)) if isinstance(layer, MemberLayer)]
+        optimizer.prepare_rows([v for layer in layers for v in own_variables(layer) if hasattr(v, "late_phase_members")])
 
     def _row_of_last_call(self, variable):
         """As `row`, in training or not as then. Also outside of a call, where Keras asks for losses."""

@@ -190,7 +190,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         has it.
 
         Args:
-          variables: of shape [K, ...]. A layer calls this before a training call uses their rows.
+          variables: of shape [K, ...]. Layers call this before a training call uses their rows.
         """
         self._spawn_if_due()
         if self.members > 1 and self.start > 0:

@@ -33,6 +33,14 @@ def outermost_layer(layer):
     return layer._get_call_context().entry_layer
 
 
+def is_first_use(layer, graph):
+    """Whether this is the first question, of any layer, in the outermost call that is running (of this replica) and in this graph."""
+    context = layer._get_call_context()
+    graphs = context.get_value("late_phase_graphs", ())
+    context.set_value("late_phase_graphs", (*graphs, graph))
+    return not any(graph is other for other in graphs)
+
+
 def own_variables(layer):
     """The variables of a layer without those of the layers inside it, in the order in which they are saved."""
     return layer._trainable_variables + layer._non_trainable_variables

@@ -1,8 +1,8 @@
 """The memory that a run is expected to take, by which one that does not fit is refused, against what it takes."""
 
-import cifar_files
-import program_runs
 import pytest
+
+from tests import cifar_files, program_runs
 
 # Small minibatches where the variables are to count.
 WRN = ("--network wrn --depth 16 --steps 2 --epochs 1000 --evaluate-every 0 --checkpoint-every 2 --pad 0 --cutout 0").split()

@@ -14,6 +14,11 @@ layers = keras.layers
 
 
 @pytest.fixture(autouse=True)
+def the_same_weights_in_every_run():
+    keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def no_warnings():
     """A warning that a test does not expect fails it."""
     with warnings.catch_warnings():

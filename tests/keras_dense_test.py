@@ -12,6 +12,11 @@ RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(24, 8)).astype("float32"), RANDOM.normal(size=(24, 4)).astype("float32")
 
 
+@pytest.fixture(autouse=True)
+def the_same_weights_in_every_run():
+    keras.utils.set_random_seed(0)
+
+
 def optimizer(members=K, start=0, sigma=0.5, base=None):
     return late_phase.keras.LatePhaseOptimizer(base or keras.optimizers.SGD(0.25), members=members, start=start, sigma=sigma)
 
@@ -34,7 +39,6 @@ def pair(members, **options):
 
 
 def masked(head):
-    keras.utils.set_random_seed(0)
     return keras.Sequential([keras.Input((None, 3)), keras.layers.Masking(), keras.layers.LSTM(4, return_sequences=True), head])
 
 

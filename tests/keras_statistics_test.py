@@ -13,6 +13,11 @@ tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU"
 START, MOMENTUM = 4, 0.8
 
 
+@pytest.fixture(autouse=True)
+def the_same_weights_in_every_run():
+    keras.utils.set_random_seed(0)
+
+
 def minibatches(count):
     """Minibatches whose statistics drift."""
     random = np.random.default_rng(0)

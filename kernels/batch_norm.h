@@ -28,9 +28,9 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/cuda_stream.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cuda/stream.h"
 #include "kernels/half_types.h"
-#include "kernels/parallel.h"
 
 namespace late_phase {
 

@@ -18,7 +18,7 @@
 #include <type_traits>
 
 #include "kernels/batch_norm.h"
-#include "kernels/cpu_target.h"
+#include "kernels/cpu/cpu_target.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/batch_norm_cpu.cc"

@@ -34,10 +34,10 @@
 #include <type_traits>
 
 #include "kernels/batch_norm.h"
-#include "kernels/cuda_elements.h"
-#include "kernels/cuda_for_elements.h"
-#include "kernels/cuda_launch.h"
-#include "kernels/cuda_shared.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/for_elements.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/shared.h"
 
 namespace late_phase {
 namespace {

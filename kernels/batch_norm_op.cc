@@ -1,10 +1,10 @@
 // OpKernels of the batch normalisation family: check, allocate, call the core.
 #include "kernels/batch_norm.h"
-#include "kernels/batch_norm_attrs_op.h"
 #include "kernels/batch_norm_shapes.h"
-#include "kernels/op_arrays.h"
-#include "kernels/op_devices.h"
-#include "kernels/op_inputs.h"
+#include "kernels/op_kernel/arrays.h"
+#include "kernels/op_kernel/batch_norm_attrs.h"
+#include "kernels/op_kernel/devices.h"
+#include "kernels/op_kernel/inputs.h"
 
 namespace late_phase {
 namespace {

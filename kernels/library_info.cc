@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/amx.h"
-#include "kernels/cpu_target.h"
-#include "kernels/cuda_driver.h"
-#include "kernels/cuda_runtime.h"
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/cpu_target.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/version.h"
 
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu_target.h"
+#include "kernels/cpu/cpu_target.h"
+#include "kernels/cpu/normals.h"
 #include "kernels/member_rows.h"
-#include "kernels/normals.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/member_rows_cpu.cc"

@@ -1,7 +1,7 @@
 // Spawning sums squares, makes a scale of them, and draws its noise where it is added. Averages and
 // copies are functions of single elements and share one kernel. The bits are the CPU core's: sums
 // are taken in its order, and no multiply-add is fused (same_bits in kernels/BUILD), which
-// tests/cuda_code_test.py sees in the compiled code.
+// tests/kernels/cuda_code_test.py sees in the compiled code.
 //
 // Times at the kernels are rooflines of an A100 (1555 GB/s; 9.7 T operations a second in float, as
 // none are fused, half as many in double) for 36.5 million float weights, a whole WRN 28-10:
@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/cuda_elements.h"
-#include "kernels/cuda_for_elements.h"
-#include "kernels/cuda_launch.h"
-#include "kernels/cuda_reduce.h"
-#include "kernels/cuda_shared.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/for_elements.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/shared.h"
 #include "kernels/member_rows.h"
 #include "kernels/philox_normal.h"
 

@@ -2,12 +2,12 @@
 // docs/ops.md.
 #include <limits>
 
-#include "kernels/check_range.h"
 #include "kernels/member_rows.h"
-#include "kernels/op_arrays.h"
-#include "kernels/op_devices.h"
-#include "kernels/op_inputs.h"
-#include "kernels/variables_op.h"
+#include "kernels/op_kernel/arrays.h"
+#include "kernels/op_kernel/check_range.h"
+#include "kernels/op_kernel/devices.h"
+#include "kernels/op_kernel/inputs.h"
+#include "kernels/op_kernel/variables.h"
 
 namespace late_phase {
 namespace {

@@ -1,7 +1,7 @@
 // The rank-1 LSTM over a whole sequence, forward and backward, for one member. Core: no TensorFlow,
 // no threads of its own.
 //
-//   z_t = x_t W + b + ((h_{t−1} ∘ u) R) ∘ v      then the gates of kernels/lstm_gates.h
+//   z_t = x_t W + b + ((h_{t−1} ∘ u) R) ∘ v      then the gates of kernels/cpu/lstm_gates.h
 //
 // T steps (time), N sequences (batch), C inputs, H units. The rank-1 factors are folded into the
 // recurrent matrix once per call, R∘uvᵀ, so a step costs what a plain LSTM's costs, and that is the
@@ -24,9 +24,9 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/cuda_matmul.h"
-#include "kernels/cuda_stream.h"
-#include "kernels/parallel.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/stream.h"
 
 namespace late_phase {
 

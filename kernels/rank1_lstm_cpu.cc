@@ -8,9 +8,9 @@
 // another count changes rounding alone.
 #include <algorithm>
 
-#include "kernels/gradient_rows.h"
-#include "kernels/lstm_gates.h"
-#include "kernels/matmul.h"
+#include "kernels/cpu/gradient_rows.h"
+#include "kernels/cpu/lstm_gates.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/rank1_lstm.h"
 
 namespace late_phase {

@@ -16,10 +16,10 @@
 #include <limits>
 #include <string>
 
-#include "kernels/cuda_column_sums.h"
-#include "kernels/cuda_launch.h"
-#include "kernels/cuda_reduce.h"
-#include "kernels/lstm_gates.h"
+#include "kernels/cpu/lstm_gates.h"
+#include "kernels/cuda/column_sums.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.h"
 #include "kernels/rank1_lstm.h"
 
 namespace late_phase {

@@ -1,7 +1,7 @@
 // OpKernels of the rank-1 LSTM family: check, allocate, call the core.
-#include "kernels/op_arrays.h"
-#include "kernels/op_devices.h"
-#include "kernels/op_inputs.h"
+#include "kernels/op_kernel/arrays.h"
+#include "kernels/op_kernel/devices.h"
+#include "kernels/op_kernel/inputs.h"
 #include "kernels/rank1_lstm.h"
 #include "kernels/rank1_lstm_shapes.h"
 

@@ -4,7 +4,7 @@
 // first appearance among an op's rules sets it, later ones must agree. "K>=1" sets K and forbids
 // zero. "[]" is a scalar. "[n, units] or [n, time, units]" leaves the choice, by rank. Sizes
 // unknown while a graph is being built are skipped. No TensorFlow here: ops/shape_inference.h and
-// kernels/op_inputs.h bring the shapes.
+// kernels/op_kernel/inputs.h bring the shapes.
 #ifndef LATE_PHASE_KERNELS_SHAPE_RULES_H_
 #define LATE_PHASE_KERNELS_SHAPE_RULES_H_
 

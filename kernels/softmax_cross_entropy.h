@@ -21,9 +21,9 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/cuda_matmul.h"
-#include "kernels/cuda_stream.h"
-#include "kernels/parallel.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/stream.h"
 
 namespace late_phase {
 

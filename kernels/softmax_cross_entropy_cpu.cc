@@ -17,9 +17,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu_target.h"
-#include "kernels/gradient_rows.h"
-#include "kernels/matmul.h"
+#include "kernels/cpu/cpu_target.h"
+#include "kernels/cpu/gradient_rows.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/softmax_cross_entropy.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -12,9 +12,9 @@
 #include <limits>
 #include <string>
 
-#include "kernels/cuda_column_sums.h"
-#include "kernels/cuda_launch.h"
-#include "kernels/cuda_reduce.h"
+#include "kernels/cuda/column_sums.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.h"
 #include "kernels/softmax_cross_entropy.h"
 
 namespace late_phase {

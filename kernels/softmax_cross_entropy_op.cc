@@ -1,7 +1,7 @@
 // OpKernels of the softmax cross-entropy family: check, allocate, call the core.
-#include "kernels/op_arrays.h"
-#include "kernels/op_devices.h"
-#include "kernels/op_inputs.h"
+#include "kernels/op_kernel/arrays.h"
+#include "kernels/op_kernel/devices.h"
+#include "kernels/op_kernel/inputs.h"
 #include "kernels/softmax_cross_entropy.h"
 #include "kernels/softmax_cross_entropy_shapes.h"
 

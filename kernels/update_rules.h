@@ -20,10 +20,10 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/cuda_stream.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cuda/stream.h"
 #include "kernels/half_types.h"
 #include "kernels/host_device.h"
-#include "kernels/parallel.h"
 
 namespace late_phase {
 

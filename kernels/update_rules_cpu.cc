@@ -2,7 +2,7 @@
 // each.
 //
 // All rules share one loop; a rule is a function of one vector of elements, of any width.
-#include "kernels/cpu_target.h"
+#include "kernels/cpu/cpu_target.h"
 #include "kernels/update_rules.h"
 
 #undef HWY_TARGET_INCLUDE

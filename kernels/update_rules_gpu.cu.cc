@@ -19,9 +19,9 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/cuda_elements.h"
-#include "kernels/cuda_for_elements.h"
-#include "kernels/cuda_launch.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/for_elements.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/update_rules.h"
 
 namespace late_phase {

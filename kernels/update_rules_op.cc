@@ -1,12 +1,12 @@
 // OpKernels of the member and base updates: check, lock, call the core. Contracts: docs/ops.md.
 #include <limits>
 
-#include "kernels/check_range.h"
-#include "kernels/op_arrays.h"
-#include "kernels/op_devices.h"
-#include "kernels/op_inputs.h"
+#include "kernels/op_kernel/arrays.h"
+#include "kernels/op_kernel/check_range.h"
+#include "kernels/op_kernel/devices.h"
+#include "kernels/op_kernel/inputs.h"
+#include "kernels/op_kernel/variables.h"
 #include "kernels/update_rules.h"
-#include "kernels/variables_op.h"
 
 namespace late_phase {
 namespace {

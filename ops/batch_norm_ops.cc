@@ -1,7 +1,7 @@
 // Signatures and shape functions of the batch normalisation family. What the ops compute:
 // kernels/batch_norm.h and docs/ops.md.
-#include "kernels/batch_norm_attrs_op.h"
 #include "kernels/batch_norm_shapes.h"
+#include "kernels/op_kernel/batch_norm_attrs.h"
 #include "ops/shape_inference.h"
 #include "tensorflow/core/framework/op.h"
 

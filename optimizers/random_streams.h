@@ -2,8 +2,8 @@
 // the generator's streams.
 //
 // What is drawn from one stream twice is not random the second time, so each purpose has streams of
-// its own (tests/random_streams_test.cc). What a stream gives must not change: runs are resumed,
-// and repeated from their config.toml, bit for bit. A new purpose gets a new row.
+// its own (tests/optimizers/random_streams_test.cc). What a stream gives must not change: runs are
+// resumed, and repeated from their config.toml, bit for bit. A new purpose gets a new row.
 //
 // Seeds are >= 0. In Python, late_phase.keras.LatePhaseOptimizer draws members' noise from the same
 // streams.

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/normals.h"
+#include "kernels/cpu/normals.h"
 #include "optimizers/random_streams.h"
 
 namespace late_phase {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda_matmul.h"
+#include "kernels/cuda/matmul.h"
 #include "tests/cuda_harness/device_access.h"
 
 namespace late_phase {

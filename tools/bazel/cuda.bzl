@@ -106,7 +106,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
         hdrs = hdrs,
         copts = copts,
         deps = deps,
-        visibility = ["//tests:__pkg__"],
+        visibility = ["//tests:__subpackages__"],
     )
     native.cc_library(
         name = name,
@@ -119,15 +119,18 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def cuda_reports(name, **kwargs):
-    """What ptxas reports of every cuda_library above this in the package."""
+def cuda_reports(name, others = []):
+    """What ptxas reports of every cuda_library above this in the package, and the cuda_reports of other packages."""
     native.filegroup(
-        name = name,
+        name = name + "_of_package",
         srcs = [
             rule["name"]
             for rule in native.existing_rules().values()
             if rule["kind"] == "_cuda_objects_rule"
         ],
         output_group = "ptxas",
-        **kwargs
+    )
+    native.filegroup(
+        name = name,
+        srcs = [name + "_of_package"] + others,
     )

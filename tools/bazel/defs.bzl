@@ -9,7 +9,7 @@ Python, has exactly one copy of them.
 load("@tensorflow//:flags.bzl", "TF_COPTS")
 load("//tools/bazel:cuda.bzl", "cuda_library")
 
-# Op families: each has a stanza in kernels/BUILD, in ops/BUILD and in tests/BUILD.
+# Op families: each has a stanza in kernels/BUILD, in ops/BUILD and in tests/kernels/BUILD.
 FAMILIES = [
     "batch_norm",
     "member_rows",
@@ -107,19 +107,19 @@ def op_kernels(name, deps = [], op_deps = [], by_target = False, same_bits = Fal
         core_library(
             name = name + "_shapes",
             hdrs = shapes,
-            deps = [":shape_rules"],
+            deps = ["//kernels:shape_rules"],
         )
     cuda_library(
         name = name + "_gpu",
         srcs = [name + "_gpu.cu.cc"],
         copts = _SAME_BITS_NVCC if same_bits else [],
-        deps = [name, ":cuda_device", ":cuda_runtime"],
+        deps = [name, "//kernels/cuda:device", "//kernels/cuda:runtime"],
     )
     native.exports_files([name + "_gpu.cu.cc"])  # to cuda_on_cpu
     tf_library(
         name = name + "_op",
         srcs = [name + "_op.cc"],
-        deps = [name, ":op_devices"] + op_deps + ([name + "_shapes"] if shapes else []),
+        deps = [name, "//kernels/op_kernel:devices"] + op_deps + ([name + "_shapes"] if shapes else []),
         alwayslink = True,
     )
 
@@ -182,7 +182,7 @@ def cuda_on_cpu(name, srcs, hdrs = [], deps = [], same_bits = False):
         ] + (SAME_BITS if same_bits else []),
         alwayslink = True,  # as a cuda_library is
         deps = deps + [
-            "//kernels:cuda_device",
+            "//kernels/cuda:device",
             "//tests/cuda_harness",
         ],
     )
@@ -195,7 +195,7 @@ def core_family_tests(name, deps = [], same_bits = False):
 
     Args:
       name: of the family.
-      deps: what the test needs besides the cores and tests/processors.h.
+      deps: what the test needs besides the cores and tests/kernels/processors.h.
       same_bits: as the family's op_kernels have it.
     """
     cuda_on_cpu(
@@ -241,5 +241,19 @@ def python_test(name, srcs, data = [], deps = [], env = {}, with_late_phase = Tr
         python_version = "PY3",
         srcs_version = "PY3",
         deps = deps + package,
+        **kwargs
+    )
+
+def program_test(name, data = [], deps = [], env = {}, size = "large", **kwargs):
+    """A python_test that runs the training program (tests/support/program_runs.py).
+
+    Many short trainings take half a minute, and more where cores are shared: hence the size.
+    """
+    python_test(
+        name = name,
+        size = size,
+        data = data + ["//models/presets", "//tools/program:train"],
+        deps = deps + ["//tests/support:program_runs"],
+        env = dict(env, LATE_PHASE_PRESETS = "models/presets", LATE_PHASE_TRAIN = "$(rootpath //tools/program:train)"),
         **kwargs
     )

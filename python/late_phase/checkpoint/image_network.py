@@ -1,4 +1,4 @@
-"""The networks of `tools/latephase train cifar` as Keras models: what models/conv_net.cc and models/wide_resnet.cc build."""
+"""The networks of `tools/latephase train cifar` as Keras models: what models/images/networks/conv_net.cc and models/images/networks/wide_resnet.cc build."""
 
 import keras
 

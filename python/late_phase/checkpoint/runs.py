@@ -1,4 +1,4 @@
-"""Where a training run is, and what it was configured as; the same rules as tools/runs.cc."""
+"""Where a training run is, and what it was configured as; the same rules as tools/program/runs.cc."""
 
 import pathlib
 import tomllib

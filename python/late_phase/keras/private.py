@@ -1,6 +1,6 @@
 """Every name of Keras and TensorFlow that late_phase uses although it is not public.
 
-Any release may change these, so pyproject.toml admits only releases of Keras with which tests/keras_private_test.py passes. That test
+Any release may change these, so pyproject.toml admits only releases of Keras with which tests/python/keras/private_test.py passes. That test
 has a case per name, which says what to rework here if the name is gone, and it allows no such name in any other file.
 """
 

@@ -2,7 +2,7 @@
 // header of this name, so that the very sources that nvcc compiles run on the CPU, under checks.
 //
 // Simulated: the threads of a block and their barriers, warps with shuffles and votes, shared
-// memory (kernels/cuda_shared.h), the limits of a launch, a device of two multiprocessors. Threads
+// memory (kernels/cuda/shared.h), the limits of a launch, a device of two multiprocessors. Threads
 // run one at a time, in the order of a Schedule; blocks one after the other.
 //
 // Not simulated: time; blocks that wait for each other (they hang); the order in which writes to

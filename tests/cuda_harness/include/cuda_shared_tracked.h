@@ -1,4 +1,4 @@
-// Shared memory that watches over its use: what kernels/cuda_shared.h is in the CUDA harness.
+// Shared memory that watches over its use: what kernels/cuda/shared.h is in the CUDA harness.
 //
 // Per element it knows the last write and the reads since then, each with its Moment (block.h). A
 // finding: an index out of range, a read of what no thread of the block has written, and two

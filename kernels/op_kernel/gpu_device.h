@@ -1,0 +1,71 @@
+// The GPU as a device of OpKernels (kernels/op_kernel/arrays.h): everything on TensorFlow's stream,
+// nothing waited for.
+#ifndef LATE_PHASE_KERNELS_OP_KERNEL_GPU_DEVICE_H_
+#define LATE_PHASE_KERNELS_OP_KERNEL_GPU_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/arrays.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/half_types.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace late_phase {
+
+// Where a kernel's work goes. Made by gpu_stream.cc, in the CUDA harness by a stand-in for it.
+struct GpuStream {
+  CudaStream stream;
+  std::unique_ptr<CudaMatmul> matmul;
+};
+GpuStream StreamOf(tensorflow::OpKernelContext* ctx);
+
+class Gpu {
+ public:
+  static constexpr char kType[] = "GPU";
+  // As what its cores take arrays of type T that they could read as they are stored.
+  template <typename T>
+  using Stored =
+      std::conditional_t<std::is_same_v<T, Eigen::half>, Half,
+                         std::conditional_t<std::is_same_v<T, Eigen::bfloat16>, BFloat16, T>>;
+
+  explicit Gpu(tensorflow::OpKernelContext* ctx) : ctx_(ctx), on_(StreamOf(ctx)) {}
+
+  CudaStream stream() const { return on_.stream; }
+  const CudaMatmul& matmul() const { return *on_.matmul; }
+
+  // Of what a core returned.
+  absl::Status StatusOf(const std::string& error) const;
+
+  // Values in device memory cannot be refused without a wait: the cores make NaN of what they
+  // touch.
+  absl::Status CheckIndices(const std::string&, const char*, int64_t, const char*) const {
+    return absl::OkStatus();
+  }
+
+  template <typename T>
+  absl::Status Widen(int64_t size, const T* from, float* to) const {
+    return StatusOf(WidenGpu(size, reinterpret_cast<const Stored<T>*>(from), to, stream()));
+  }
+  template <typename T>
+  absl::Status Round(int64_t size, const float* from, T* to) const {
+    return StatusOf(RoundGpu(size, from, reinterpret_cast<Stored<T>*>(to), stream()));
+  }
+  absl::Status Copy(size_t bytes, const void* from, void* to) const {
+    return StatusOf(CopyGpu(bytes, from, to, stream()));
+  }
+  absl::Status Zero(size_t bytes, void* to) const { return StatusOf(ZeroGpu(bytes, to, stream())); }
+  void BeforeWriting(void*, size_t) const {}
+
+ private:
+  tensorflow::OpKernelContext* ctx_;
+  GpuStream on_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_KERNELS_OP_KERNEL_GPU_DEVICE_H_

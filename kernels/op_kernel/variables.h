@@ -1,0 +1,67 @@
+// Resource variables inside an OpKernel: looked up, checked, and locked as TensorFlow's own
+// training ops do it.
+//
+// All variables of an op are locked at once, in the order of their addresses, so that two ops never
+// wait for each other. A variable whose value a reader still holds gets a new buffer before it is
+// written, so the reader keeps what it read.
+#ifndef LATE_PHASE_KERNELS_OP_KERNEL_VARIABLES_H_
+#define LATE_PHASE_KERNELS_OP_KERNEL_VARIABLES_H_
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace late_phase {
+
+class LockedVariables {
+ public:
+  enum class Access { kRead, kWrite };
+
+  LockedVariables(tensorflow::OpKernelContext* ctx, std::string op)
+      : ctx_(ctx), op_(std::move(op)) {}
+
+  // Looks up the resource inputs of these names and locks them, shared for reading or alone for
+  // writing, until this object goes. Call once. Fails if one has no value yet.
+  absl::Status Lock(const std::vector<const char*>& names, Access access);
+
+  // The value of a locked variable, which must be of this type; DT_INVALID takes any.
+  absl::Status Get(const char* name, tensorflow::DataType dtype, tensorflow::Tensor** value);
+
+  // Gives these variables buffers of their own, on a device of kernels/op_kernel/arrays.h. Call
+  // after all checks: the last step before writing.
+  template <class Device>
+  absl::Status MakeWritable(const Device& device, const std::vector<const char*>& names) {
+    return MakeWritable(names, [&device](size_t bytes, const void* from, void* to) {
+      return device.Copy(bytes, from, to);
+    });
+  }
+
+ private:
+  using Copy = std::function<absl::Status(size_t bytes, const void* from, void* to)>;
+  absl::Status MakeWritable(const std::vector<const char*>& names, const Copy& copy);
+
+  struct Variable {
+    std::string name;  // of the input
+    tensorflow::core::RefCountPtr<tensorflow::Var> var;
+  };
+  tensorflow::OpKernelContext* ctx_;
+  std::string op_;
+  std::vector<Variable> variables_;
+  // After the variables, so that locks are released before the mutexes may go.
+  std::deque<tensorflow::mutex_lock> exclusive_;
+  std::deque<tensorflow::tf_shared_lock> shared_;
+};
+
+// A late-phase variable must be [K >= 1, …], one row per member.
+absl::Status CheckStack(const std::string& op, const tensorflow::Tensor& var);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_KERNELS_OP_KERNEL_VARIABLES_H_

@@ -1,0 +1,150 @@
+// The paper's CIFAR experiments as a Task: an image network trained by SGD with Nesterov momentum,
+// its BatchNorm and last layer with members, measured by accuracy, NLL and calibration.
+//
+// Three models: "base" has one member; "late-phase" is base until T0 and has K members from then
+// on; "batch-ensemble" has K members from the start, among which each minibatch is divided. The
+// control "accumulation" is base with gradients gathered from T0 on.
+#ifndef LATE_PHASE_MODELS_IMAGES_CIFAR_H_
+#define LATE_PHASE_MODELS_IMAGES_CIFAR_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/images/cifar_images.h"
+#include "models/images/image_batches.h"
+#include "models/images/networks/image_network.h"
+#include "models/images/networks/image_weights.h"
+#include "models/images/trial_weights.h"
+#include "models/training/recipe.h"
+#include "models/training/trainer.h"
+#include "optimizers/late_phase.h"
+
+namespace late_phase {
+
+struct CifarOptions : Recipe {
+  std::string dataset = "cifar10";      // or cifar100
+  int64_t train_images = 0;             // the first of the training set; 0: all
+  int64_t validation_images = 0;        // the last of the training set, held out
+  int64_t test_images = 0;              // the first of the test set; 0: all
+  std::string network = "wrn";          // or convnet, pyramidnet
+  int64_t depth = 28, width = 10;       // of a WRN; a PyramidNet has a depth
+  double alpha = 200, shakedrop = 0.5;  // of a PyramidNet
+  double dropout = 0;
+  LatePhaseParts parts;       // which have members
+  bool late_rank1 = false;    // so have rank-1 factors of the kernels
+  bool hypernetwork = false;  // makes the kernels of a WRN; its embeddings have members
+  int64_t batch = 128;
+  Augmentation augmentation;
+  // Constant until anneal_start, then linear from epoch to epoch down to final_learning_rate, where
+  // it arrives at anneal_end.
+  double learning_rate = 0.1, final_learning_rate = 0.001;
+  double anneal_start = 100, anneal_end = 180;  // epochs
+  // Or in steps, multiplied by drop_factor at each of these epochs; 0 alone: annealed.
+  std::vector<int64_t> drop_epochs = {0};
+  double drop_factor = 0.2;
+  double momentum = 0.9;
+  double weight_decay = 5e-4;
+  double member_weight_decay = -1;  // of the members, from T0 on; -1: as weight_decay
+  bool reestimate = false;          // BatchNorm statistics of the collapsed weights, too
+
+  bool batch_ensemble() const { return model == "batch-ensemble"; }
+};
+
+// The images of a run, divided.
+struct CifarData {
+  int64_t classes = 0;
+  std::shared_ptr<const CifarImages> images;  // which other runs may share
+  ImageView training, validation, test;       // of them
+  ChannelStatistics statistics;               // of the training images
+
+  // Returns the complaint, or an empty string.
+  std::string Divide(std::shared_ptr<const CifarImages> all, int64_t train_images,
+                     int64_t validation_images, int64_t test_images);
+};
+
+// With what a prediction is made.
+struct Prediction {
+  WeightSet set = WeightSet::kCollapsed;
+  int32_t member = 0;  // of kCurrent
+  // If not negative, dropout goes on in the prediction, with the masks of this sample: MC-dropout.
+  int64_t dropout_sample = -1;
+};
+
+class Cifar : public Task {
+ public:
+  // Builds the graph. The data must outlive the task.
+  static absl::Status Create(const CifarOptions& options, const CifarData* data,
+                             std::unique_ptr<Cifar>* task);
+
+  const TrainPlan& plan() const override { return plan_; }
+  int64_t MembersAt(int64_t step) const override;
+  int64_t parameters() const override { return size_.parameters; }
+  double items_per_step() const override;
+  std::vector<Split> splits() const override;
+  Split watched() const override { return splits().front(); }
+  std::string loss() const override { return loss_; }
+  std::string epoch_loss() const override { return epoch_loss_; }
+  absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
+  absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
+  Figures OfLoss(double loss) const override { return {{"loss", loss}}; }
+  absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
+                        Figures* figures) override;
+  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
+                               Figures* ensemble) override;
+
+  // The probabilities [images, classes] of any images. A BatchEnsemble is not one network: but for
+  // kCurrent its prediction is the mean of its members'.
+  absl::Status Predict(Run* run, const ImageView& images, const Prediction& how,
+                       std::vector<double>* probabilities);
+
+  // Other weights in this network's place, and what they predict.
+  TrialWeights* trial_weights() { return trial_weights_.get(); }
+  absl::Status PredictTrial(Run* run, const ImageView& images, std::vector<double>* probabilities);
+  // The BatchNorm statistics of what is assigned, estimated by one pass over the training images;
+  // to be assigned, too.
+  absl::Status EstimateTrialStatistics(Run* run, TrialWeights::Plain* statistics);
+
+ private:
+  // A BatchNorm whose statistics are estimated from minibatches.
+  struct Estimated {
+    std::string name;            // of the BatchNorm
+    std::string mean, variance;  // outputs
+  };
+
+  Cifar(const CifarOptions& options, const CifarData* data);
+  absl::Status PredictByOne(Run* run, const ImageView& images, const Prediction& how,
+                            std::vector<double>* probabilities);
+  absl::Status PredictByMembers(Run* run, const ImageView& images, Prediction how,
+                                std::vector<std::vector<double>>* members,
+                                std::vector<double>* mean);
+  absl::Status Build();
+  absl::Status BuildTraining();
+  void BuildEvaluation(WeightSet set);
+  void BuildTrialWeights();
+  bool Reestimates(WeightSet set) const;
+  absl::Status Reestimate(Run* run, WeightSet set);
+  absl::Status Estimate(Run* run, WeightSet set, std::vector<tensorflow::Tensor>* statistics);
+  const ImageView& ImagesOf(Split split) const;
+  Figures FiguresOf(const std::vector<double>& probabilities, Split split) const;
+
+  CifarOptions options_;
+  const CifarData* data_;
+  ImageNetworkOptions network_;
+  NetworkSize size_;
+  TrainPlan plan_;
+  tensorflow::DataType dtype_;
+  tensorflow::Scope scope_;
+  std::unique_ptr<LatePhase> weights_;
+  TrainingBatches batches_;  // of Batch
+  std::string loss_, epoch_loss_;
+  std::map<WeightSet, std::string> logits_, sampled_logits_;  // sampled: by MC-dropout
+  std::map<WeightSet, std::vector<Estimated>> estimated_;
+  std::unique_ptr<TrialWeights> trial_weights_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_IMAGES_CIFAR_H_

@@ -1,0 +1,69 @@
+// Minibatches of images for training and evaluation: normalised, and for training shuffled and
+// augmented. No TensorFlow.
+#ifndef LATE_PHASE_MODELS_IMAGES_IMAGE_BATCHES_H_
+#define LATE_PHASE_MODELS_IMAGES_IMAGE_BATCHES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "models/images/labelled_images.h"
+
+namespace late_phase {
+
+// How a training image is varied, in this order, after it was normalised.
+struct Augmentation {
+  int64_t pad = 4;     // zeros (the mean colour) on every side, then cropped back at random
+  bool flip = true;    // mirrored, left and right, with probability 1/2
+  int64_t cutout = 0;  // the side of a square of zeros, centred anywhere in the image; 0: none
+};
+
+// Of pixel values in [0, 1].
+struct ChannelStatistics {
+  double mean[3], deviation[3];
+};
+
+// Computed from integer sums; the deviation is the population's. REQUIRES: images.count >= 1.
+ChannelStatistics StatisticsOf(const ImageView& images);
+
+// Images [begin, begin + count) as they are, but for (value / 255 − mean) / deviation; a deviation
+// of 0, which a constant channel has, counts as 1.
+// pixels: [count, side, side, 3], written. labels: [count], written. T: float or double.
+template <typename T>
+void FillImages(const ImageView& images, const ChannelStatistics& statistics, int64_t begin,
+                int64_t count, T* pixels, int32_t* labels);
+
+// The minibatches t = 0, 1, … of training. An epoch is all images in an order of its own, cut into
+// minibatches; its last one may be smaller. What minibatch t holds is a function of the seed and t
+// alone, on every platform; its crops and flips are the same with and without cutout.
+// Called from one thread at a time.
+class TrainingBatches {
+ public:
+  // The images must outlive the object.
+  // REQUIRES: images.count >= 1, batch >= 1, 0 <= pad, cutout <= 2^31.
+  TrainingBatches(const ImageView& images, const ChannelStatistics& statistics,
+                  const Augmentation& augmentation, int64_t batch, int64_t seed);
+
+  int64_t steps_per_epoch() const { return (images_.count - 1) / batch_ + 1; }
+
+  // Images of minibatch t. REQUIRES: t >= 0.
+  int64_t Size(int64_t t) const;
+
+  // pixels: [Size(t), side, side, 3], written. labels: [Size(t)], written. T: float or double.
+  // REQUIRES: t >= 0.
+  template <typename T>
+  void Fill(int64_t t, T* pixels, int32_t* labels);
+
+ private:
+  const std::vector<int64_t>& Order(int64_t epoch);
+
+  ImageView images_;
+  ChannelStatistics statistics_;
+  Augmentation augmentation_;
+  int64_t batch_, seed_;
+  int64_t epoch_ = -1;          // whose order is kept
+  std::vector<int64_t> order_;  // [images]
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_IMAGES_IMAGE_BATCHES_H_

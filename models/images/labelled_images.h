@@ -1,0 +1,41 @@
+// Square colour images with labels, as readers return them and minibatches are made of.
+#ifndef LATE_PHASE_MODELS_IMAGES_LABELLED_IMAGES_H_
+#define LATE_PHASE_MODELS_IMAGES_LABELLED_IMAGES_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace late_phase {
+
+// Square RGB images with labels.
+struct LabelledImages {
+  int64_t count = 0, side = 32;
+  std::vector<uint8_t> pixels;  // [count, side, side, 3]
+  std::vector<int32_t> labels;  // [count]
+};
+
+// Some consecutive ones of them, which must outlive it.
+struct ImageView {
+  int64_t count = 0, side = 32;
+  const uint8_t* pixels = nullptr;  // [count, side, side, 3]
+  const int32_t* labels = nullptr;  // [count]
+
+  ImageView() = default;
+  // Not explicit: all the images are a view of them, too.
+  ImageView(const LabelledImages& all)
+      : count(all.count), side(all.side), pixels(all.pixels.data()), labels(all.labels.data()) {}
+
+  // Images [begin, begin + size) of these. REQUIRES: they are there.
+  ImageView Part(int64_t begin, int64_t size) const {
+    ImageView part = *this;
+    part.count = size;
+    part.pixels += begin * side * side * 3;
+    part.labels += begin;
+    return part;
+  }
+  int64_t bytes() const { return count * side * side * 3; }  // of pixels
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_IMAGES_LABELLED_IMAGES_H_

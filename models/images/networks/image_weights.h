@@ -1,0 +1,116 @@
+// Where an image network's weights come from: declared for training, read for an evaluation.
+#ifndef LATE_PHASE_MODELS_IMAGES_NETWORKS_IMAGE_WEIGHTS_H_
+#define LATE_PHASE_MODELS_IMAGES_NETWORKS_IMAGE_WEIGHTS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/images/networks/layer_weights.h"
+#include "optimizers/late_phase.h"
+
+namespace late_phase {
+
+// Which parts of the network have members.
+struct LatePhaseParts {
+  bool batch_norm = true, head = true;
+  bool all = false;  // every weight: the members are whole networks
+};
+
+// Declares every weight it is asked for. Initial values are functions of the seed and of how many
+// were asked for before; random layers' numbers are functions of the seed and t.
+class DeclaredWeights : public LayerWeights {
+ public:
+  DeclaredWeights(LatePhase* late_phase, const ImageNetworkOptions& network,
+                  const LatePhaseParts& parts, tensorflow::DataType dtype, int64_t seed);
+
+  // Running statistics are the states NAME/mean and NAME/variance, a row per member.
+  tensorflow::Output BatchNorm(const std::string& name, tensorflow::Output x, int64_t channels,
+                               Activation activation) override;
+
+  // Writing the minibatch's running statistics back; to be passed to Minimize.
+  const std::vector<tensorflow::Operation>& updates() const { return updates_; }
+
+  struct Norm {
+    std::string name;
+    int64_t channels;
+  };
+  const std::vector<Norm>& norms() const { return norms_; }
+
+ protected:
+  tensorflow::Output Weight(Part part, const std::string& name,
+                            const tensorflow::TensorShape& shape, const Initial& initial) override;
+  tensorflow::Output MembersOf(tensorflow::Output x) override { return DividedAmongMembers(x); }
+
+ private:
+  InitialValue Start(const tensorflow::TensorShape& shape, const Initial& initial);
+  void Orthogonalize(const Initial& initial, tensorflow::Tensor* columns);
+
+  LatePhase* late_phase_;
+  LatePhaseParts parts_;
+  tensorflow::DataType dtype_;
+  int64_t seed_;
+  int64_t count_ = 0;
+  std::map<std::string, std::vector<std::vector<double>>> columns_;  // of each group, of length 1
+  std::vector<tensorflow::Operation> updates_;
+  std::vector<Norm> norms_;
+};
+
+// Where an evaluation's BatchNorm statistics come from.
+enum class Statistics {
+  kRunning,   // what training left: of the member, or the members' mean
+  kStored,    // the states NAME/mean/SET and NAME/variance/SET
+  kMinibatch  // of the images at hand: to estimate what is to be stored
+};
+
+// The name of a state of Statistics::kStored, [1, channels].
+std::string StoredStatistic(const std::string& batch_norm, const char* statistic, WeightSet set);
+
+// Reads the weights of a set; `member` is used by kCurrent, and by a BatchEnsemble, whose images
+// all belong to it. If there is `noise`, int64 [2], random layers draw with it; else they are what
+// they are on average.
+class EvaluatedWeights : public LayerWeights {
+ public:
+  EvaluatedWeights(LatePhase* late_phase, const ImageNetworkOptions& network,
+                   const LatePhaseParts& parts, tensorflow::DataType dtype, WeightSet set,
+                   tensorflow::Output member, Statistics statistics,
+                   tensorflow::Output noise = tensorflow::Output())
+      : LayerWeights(late_phase->scope(), network, dtype, noise),
+        late_phase_(late_phase),
+        parts_(parts),
+        dtype_(dtype),
+        set_(set),
+        member_(member),
+        statistics_(statistics) {}
+
+  tensorflow::Output BatchNorm(const std::string& name, tensorflow::Output x, int64_t channels,
+                               Activation activation) override;
+
+  // Of kMinibatch: the mean and the unbiased variance of each BatchNorm's input, [channels].
+  struct Estimate {
+    std::string batch_norm;
+    tensorflow::Output mean, variance;
+  };
+  const std::vector<Estimate>& estimates() const { return estimates_; }
+
+ protected:
+  tensorflow::Output Weight(Part part, const std::string& name,
+                            const tensorflow::TensorShape& shape, const Initial& initial) override;
+  tensorflow::Output MembersOf(tensorflow::Output x) override;
+
+ private:
+  tensorflow::Output Row(const std::string& name);
+
+  LatePhase* late_phase_;
+  LatePhaseParts parts_;
+  tensorflow::DataType dtype_;
+  WeightSet set_;
+  tensorflow::Output member_;
+  Statistics statistics_;
+  std::vector<Estimate> estimates_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_IMAGES_NETWORKS_IMAGE_WEIGHTS_H_

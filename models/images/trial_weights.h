@@ -1,0 +1,61 @@
+// Other weights in the place of a trained network's, for the time of an evaluation: perturbed ones,
+// or samples of a distribution over weights. Nothing is ever saved.
+//
+//   TrialWeights::Plain weights;
+//   trial->Read(run, WeightSet::kCollapsed, &weights);
+//   … change weights …
+//   trial->Assign(run, weights);   // WeightSet::kCurrent, member 0 is now that network
+//   … evaluate …
+//   trial->Restore(run);
+#ifndef LATE_PHASE_MODELS_IMAGES_TRIAL_WEIGHTS_H_
+#define LATE_PHASE_MODELS_IMAGES_TRIAL_WEIGHTS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "optimizers/late_phase.h"
+#include "optimizers/run.h"
+
+namespace late_phase {
+
+class TrialWeights {
+ public:
+  // A network without members: the name of a variable -> its value, of the shape of the base
+  // weight or of a row.
+  using Plain = std::map<std::string, tensorflow::Tensor>;
+
+  // Adds to the graph what reads the plain networks: after Minimize, before the run is made.
+  // statistics: by set, the states that belong to the network, each with what reads it.
+  using Statistics = std::map<WeightSet, std::map<std::string, tensorflow::Output>>;
+  TrialWeights(LatePhase* late_phase, const Statistics& statistics);
+
+  // Those that are trained, in the order of their declaration.
+  const std::vector<std::string>& trained() const { return trained_; }
+
+  // The network of a set that there are statistics of: what is trained, and its statistics.
+  absl::Status Read(Run* run, WeightSet set, Plain* plain) const;
+
+  // Writes the values into every row of their variables; other variables keep what they have. What
+  // was there before the first call is kept for Restore.
+  absl::Status Assign(Run* run, const Plain& plain);
+
+  // Puts back what was there before. Nothing to do: nothing.
+  absl::Status Restore(Run* run);
+
+ private:
+  struct Variable {
+    std::map<WeightSet, std::string> plain;  // nodes: the value in the network of a set
+    std::string read;                        // the variable
+    tensorflow::TensorShape shape;
+  };
+
+  std::map<std::string, Variable> variables_;
+  std::vector<std::string> trained_;
+  Plain before_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_IMAGES_TRIAL_WEIGHTS_H_

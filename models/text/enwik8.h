@@ -1,0 +1,100 @@
+// The paper's enwik8 experiment as a Task: the character LSTM trained by Adam on parallel streams
+// of text whose state is carried from chunk to chunk, measured in bits per character (BPC).
+//
+// Three models: "base" is a plain LSTM; "rank1" trains rank-1 factors with it, as one member;
+// "late-phase" is rank1 until T0 and has K members from then on. The control "accumulation" is base
+// with gradients gathered from T0 on.
+#ifndef LATE_PHASE_MODELS_TEXT_ENWIK8_H_
+#define LATE_PHASE_MODELS_TEXT_ENWIK8_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/text/byte_text.h"
+#include "models/text/char_lstm.h"
+#include "models/training/recipe.h"
+#include "models/training/trainer.h"
+#include "optimizers/late_phase.h"
+
+namespace late_phase {
+
+struct Enwik8Options : Recipe {
+  int64_t units = 500;
+  int64_t embedding = 205;
+  TextLimits limits;
+  int64_t batch = 128;
+  int64_t sequence = 100;  // characters through which gradients flow back
+  double learning_rate = 1e-3;
+  double member_learning_rate = 0;  // of u and v; 0: learning_rate
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double clip_norm = 1;
+
+  bool rank1() const { return model != "base" && !accumulates(); }
+};
+
+class Enwik8 : public Task {
+ public:
+  // Builds the graph. The text must outlive the task.
+  static absl::Status Create(const Enwik8Options& options, const ByteText* text,
+                             std::unique_ptr<Enwik8>* task);
+  // The same for a run's checkpoint, without its text: for sampling, not for Batch and Evaluate.
+  static absl::Status CreateWithoutText(const Enwik8Options& options,
+                                        const std::string& checkpoints,
+                                        std::unique_ptr<Enwik8>* task);
+
+  const TrainPlan& plan() const override { return plan_; }
+  int64_t parameters() const override { return CharLstmParameters(network_); }
+  double items_per_step() const override { return options_.batch * options_.sequence; }
+  std::vector<Split> splits() const override { return {Split::kValidation, Split::kTest}; }
+  std::string loss() const override { return loss_; }
+  std::string epoch_loss() const override { return epoch_loss_; }
+  absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
+  absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
+  Figures OfLoss(double loss) const override;
+  absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
+                        Figures* figures) override;
+  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
+                               Figures* ensemble) override;
+
+  // Text that the network writes after `prompt`. A higher temperature is bolder; 0 always takes the
+  // likeliest character.
+  struct Sampling {
+    WeightSet set = WeightSet::kCollapsed;
+    std::string prompt;
+    int64_t length = 500;
+    double temperature = 1;
+    int64_t seed = 0;
+  };
+  absl::Status Sample(Run* run, const Sampling& sampling, std::string* text);
+
+ private:
+  // The network on other weights than training's, with the state fed and fetched.
+  struct Inference {
+    std::string losses, final_h, final_c, logits;
+  };
+
+  Enwik8(const Enwik8Options& options, const Vocabulary& vocabulary, const ByteText* text);
+  absl::Status Build(int64_t steps_per_epoch);
+  Inference BuildInference(WeightSet set);
+  absl::Status Losses(Run* run, Split split, WeightSet set, int32_t member,
+                      std::vector<double>* losses);
+
+  Enwik8Options options_;
+  Vocabulary vocabulary_;
+  const ByteText* text_;
+  CharLstmOptions network_;
+  TrainPlan plan_;
+  tensorflow::DataType dtype_;
+  tensorflow::Scope scope_;
+  std::unique_ptr<LatePhase> weights_;
+  TrainingStreams streams_;
+  std::string loss_, epoch_loss_;
+  std::map<WeightSet, Inference> inference_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_TEXT_ENWIK8_H_

@@ -1,0 +1,78 @@
+// Prepares items on a thread of its own, a few ahead of the one in use, so that the consumer finds
+// the next one ready. Core: no TensorFlow.
+//
+//   Prefetcher<Batch> batches([&](int64_t t) { return MakeBatch(t); }, first, last);
+//   for (t = first; t < last; ++t) Use(batches.Next());
+#ifndef LATE_PHASE_MODELS_TRAINING_PREFETCH_H_
+#define LATE_PHASE_MODELS_TRAINING_PREFETCH_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace late_phase {
+
+template <typename Item>
+class Prefetcher {
+ public:
+  // Makes the items first, first + 1, …, last − 1, in this order, at most `ahead` before they are
+  // asked for. `make` may not throw.
+  Prefetcher(std::function<Item(int64_t)> make, int64_t first, int64_t last, size_t ahead = 2)
+      : thread_([this, make = std::move(make), first, last, ahead] {
+          for (int64_t i = first; i < last; ++i) {
+            {
+              std::unique_lock<std::mutex> lock(mutex_);
+              changed_.wait(lock, [&] { return stopped_ || ready_.size() < ahead; });
+              if (stopped_) return;
+            }
+            Item item = make(i);
+            const std::lock_guard<std::mutex> lock(mutex_);
+            ready_.push_back(std::move(item));
+            changed_.notify_all();
+          }
+        }) {}
+
+  ~Prefetcher() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
+  // The next item. REQUIRES: fewer than last − first calls so far.
+  Item Next() {
+    const auto begin = std::chrono::steady_clock::now();
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return !ready_.empty(); });
+    waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    Item item = std::move(ready_.front());
+    ready_.pop_front();
+    changed_.notify_all();
+    return item;
+  }
+
+  // Seconds that Next has spent waiting in all.
+  double waited() const { return waited_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> ready_;
+  bool stopped_ = false;
+  double waited_ = 0;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_TRAINING_PREFETCH_H_

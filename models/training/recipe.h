@@ -1,0 +1,54 @@
+// What every experiment of the paper says of its training: the model, its length, the late phase.
+#ifndef LATE_PHASE_MODELS_TRAINING_RECIPE_H_
+#define LATE_PHASE_MODELS_TRAINING_RECIPE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "optimizers/late_phase.h"
+
+namespace late_phase {
+
+// The model of every program that is no model of "all": a control.
+inline constexpr char kAccumulation[] = "accumulation";
+
+struct Recipe {
+  // "base", …, "late-phase"; or "accumulation", base with the late phase's rarer steps alone: from
+  // T0 on, gradients are gathered over `members` minibatches.
+  std::string model = "late-phase";
+  // Folder of another run, whose weights this one starts from; empty: fresh ones.
+  std::string pretrained;
+  double epochs = 50;
+  int64_t steps = 0;            // in all, instead of epochs; 0: epochs
+  int64_t members = 10;         // K
+  double t0 = 30;               // epochs before the members are spawned
+  double sigma = 0.35;          // σ0
+  double gamma = 1;             // γ of the base's step
+  double base_decay_scale = 1;  // on the base's weight decay, from T0 on
+  bool freeze_base = false;     // from T0 on the members alone are trained
+  // Epochs before averaging begins, -1: never; the first sample follows swa_every later.
+  double swa_start = 40;
+  double swa_every = 1;   // epochs
+  int64_t swag_rank = 0;  // deviations that SWAG keeps; 0: no SWAG
+  int64_t seed = 0;
+  std::string dtype = "float32";  // or float64
+  std::string device;             // "GPU:0"; empty: the CPU
+
+  bool late_phase() const { return model == "late-phase"; }
+  bool accumulates() const { return model == kAccumulation; }
+};
+
+// The recipe in minibatches, which depend on the data's size.
+struct TrainPlan {
+  int64_t steps_per_epoch = 0;
+  int64_t steps = 0;  // in all
+  LatePhaseOptions late_phase;
+  double bytes =
+      0;  // of memory that training takes, about (models/training/memory.h); the task fills it in
+};
+absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_TRAINING_RECIPE_H_

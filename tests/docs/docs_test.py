@@ -1,0 +1,233 @@
+"""The documentation's programs are the files they claim to be and print what they claim to print; its tables are the recorded runs'."""
+
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from late_phase_cli import cifar_table, enwik8_table, methods_table, run_table, sweep_table
+from tools.bench import bench_batchnorm, bench_enwik8, bench_keras, bench_lstm, bench_optimizer
+from tools.develop import cuda_report, docs_blocks
+
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]
+LIBRARY = os.environ["LATE_PHASE_OPS"]
+COMMANDS = {
+    "docs/examples/keras_comparison.py": [sys.executable, "docs/examples/keras_comparison.py"],
+    "docs/examples/keras_lstm.py": [sys.executable, "docs/examples/keras_lstm.py"],
+    "docs/examples/keras_swa.py": [sys.executable, "docs/examples/keras_swa.py"],
+    "docs/examples/keras_train.py": [sys.executable, "docs/examples/keras_train.py"],
+    "docs/examples/keras_tutorial.py": [sys.executable, "docs/examples/keras_tutorial.py"],
+    "docs/examples/rank1_lstm.py": [sys.executable, "docs/examples/rank1_lstm.py"],
+    "docs/examples/link": ["docs/examples/link"],
+    "docs/examples/load": ["docs/examples/load", LIBRARY],
+    "docs/examples/train": ["docs/examples/train"],
+}
+# Training amplifies what processors round differently.
+TOLERANCE = {"docs/examples/keras_comparison.py": 0.05, "docs/examples/keras_tutorial.py": 0.2, "docs/examples/keras_lstm.py": 0.05, "docs/examples/keras_swa.py": 0.05, "docs/examples/keras_train.py": 0.05, "docs/examples/rank1_lstm.py": 0.3, "docs/examples/train": 0.1}
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def recorded(name, render):
+    return lambda: render(json.loads(read(f"docs/results/{name}")))
+
+
+def cifar_run(name):
+    return lambda: cifar_table.render(*run_table.read_run(f"docs/results/{name}"))
+
+
+def cifar_cost():
+    """Of a few steps at the paper's size."""
+    return cifar_table.render_cost(*run_table.read_run("docs/results/cifar-wrn-28-10-ten-steps"))
+
+
+def enwik8_times():
+    """Of short trainings with the large presets."""
+    runs = []
+    for name in ("laptop", "paper"):
+        folder = f"docs/results/enwik8-{name}-200-steps"
+        runs.append((name, tomllib.loads(read(f"{folder}/config.toml")), json.loads(read(f"{folder}/results.json"))))
+    return enwik8_table.render_times(runs)
+
+
+def enwik8_trials():
+    """The same small network at other learning rates."""
+    trials = []
+    for folder in sorted(glob.glob("docs/results/enwik8-64-units-*")):
+        config = tomllib.loads(read(f"{folder}/config.toml"))
+        factors = config.get("member_learning_rate") or config["learning_rate"]
+        trials.append((f"learning rate {config['learning_rate']:g}, of u and v {factors:g}", json.loads(read(f"{folder}/results.json"))))
+    return enwik8_table.render_trials(trials)
+
+
+def enwik8_first_seed():
+    """What the README's command prints: the first of the recorded seeds."""
+    runs = run_table.runs_of(json.loads(read("docs/results/enwik8-quick/results.json")))
+    return enwik8_table.render({"runs": [run for run in runs if run["seed"] == 0]})
+
+
+# What a page says is the output of -> the lines that the recorded run gives.
+RECORDED = {
+    "docs/results/bench_batchnorm.json": recorded("bench_batchnorm.json", bench_batchnorm.render),
+    "docs/results/bench_enwik8.json": recorded("bench_enwik8.json", bench_enwik8.render),
+    "docs/results/bench_keras.json": recorded("bench_keras.json", bench_keras.render),
+    "docs/results/bench_lstm.json": recorded("bench_lstm.json", bench_lstm.render),
+    "docs/results/bench_optimizer.json": recorded("bench_optimizer.json", bench_optimizer.render),
+    "docs/results/cuda_report.json": recorded("cuda_report.json", cuda_report.render),
+    "docs/results/cifar-convnet": cifar_run("cifar-convnet"),
+    "docs/results/cifar-convnet-quick": cifar_run("cifar-convnet-quick"),
+    "docs/results/cifar-wrn-16-2-small": cifar_run("cifar-wrn-16-2-small"),
+    "docs/results/cifar-wrn-28-10-ten-steps": cifar_cost,
+    "docs/results/enwik8-quick/results.json": recorded("enwik8-quick/results.json", enwik8_table.render),
+    "docs/results/enwik8-quick/seed-0": enwik8_first_seed,
+    "docs/results/enwik8-small/results.json": recorded("enwik8-small/results.json", enwik8_table.render),
+    "docs/results/enwik8-*-200-steps": enwik8_times,
+    "docs/results/enwik8-64-units-*": enwik8_trials,
+    "docs/results/methods-convnet-short": lambda: methods_table.render("docs/results/methods-convnet-short/evaluations"),
+    "docs/results/sweep-convnet-quick-members": recorded("sweep-convnet-quick-members/results.json", sweep_table.render),
+    "docs/results/sweep-convnet-quick-t0": recorded("sweep-convnet-quick-t0/results.json", sweep_table.render),
+}
+
+
+MARKED = [(page, *block) for page in PAGES for block in docs_blocks.blocks(read(page))]
+
+
+@pytest.mark.parametrize("page, path, content", [(p, path, c) for p, kind, path, c in MARKED if kind == "same as"])
+def test_program_on_page_is_the_file(page, path, content):
+    assert content == docs_blocks.read(path), f"{page} and {path} differ; run tools/develop/docs_blocks.py --write {page}"
+
+
+def assert_same_text(actual, documented, tolerance):
+    """Words equal; numbers within a tolerance."""
+    number = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
+    assert number.sub("#", actual) == number.sub("#", documented)
+    for a, b in zip(number.findall(actual), number.findall(documented)):
+        assert float(a) == pytest.approx(float(b), rel=tolerance, abs=tolerance * 1e-2)
+
+
+def outputs():
+    """(program, its output as a page has it) of all pages; a page that takes a program apart has it in several blocks."""
+    joined = {}
+    for page, kind, path, content in MARKED:
+        if kind == "output of" and path in COMMANDS:
+            joined[page, path] = joined.get((page, path), "") + content
+    return sorted({(path, content) for (_, path), content in joined.items()})
+
+
+@pytest.mark.parametrize("path, content", outputs())
+def test_program_prints_what_the_page_says(path, content):
+    run = subprocess.run(
+        COMMANDS[path], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"})
+    assert run.returncode == 0, run.stderr
+    assert_same_text(run.stdout, content, TOLERANCE.get(path, 1e-4))
+
+
+DIGITS = "docs/examples/keras_digits.py"
+
+
+def test_digits_table_is_like_the_page():
+    """With fewer seeds than the page's, for time: the same words, and figures that differ as much as choices of images do."""
+    (documented,) = [content for _, kind, path, content in MARKED if (kind, path) == ("output of", DIGITS)]
+    run = subprocess.run(
+        [sys.executable, DIGITS, "--seeds", "2"], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"})
+    assert run.returncode == 0, run.stderr
+    number = r"(\d+(?:\.\d+)?)"
+    words = [re.sub(r"\s+", " ", re.sub(number, "#", text)) for text in (run.stdout, documented)]
+    assert words[0] == words[1]
+    rows = [re.findall(rf"{number} ± {number} +{number} ± {number}", text) for text in (run.stdout, documented)]
+    assert [len(r) for r in rows] == [3, 3]
+    for actual, expected in zip(*rows):
+        assert float(actual[0]) == pytest.approx(float(expected[0]), abs=2) and float(actual[2]) == pytest.approx(float(expected[2]), abs=0.06)
+
+
+@pytest.mark.parametrize("path", sorted({path.partition("#")[0] for _, kind, path, _ in MARKED if kind == "same as" and "#" in path}))
+def test_a_program_taken_apart_is_on_its_page_whole(path):
+    pages = {page for page, kind, marked, _ in MARKED if kind == "same as" and marked.startswith(path + "#")}
+    for page in pages:
+        shown = [marked.partition("#")[2] for p, kind, marked, _ in MARKED if (p, kind) == (page, "same as") and marked.startswith(path + "#")]
+        assert shown == [name for name in docs_blocks.parts(read(path)) if name], f"the parts of {path} on {page}"
+
+
+def test_both_kinds_of_blocks_were_found():
+    kinds = [kind for _, kind, _, _ in MARKED]
+    assert kinds.count("same as") >= 3 and kinds.count("output of") >= 4
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED))
+def test_report_on_page_is_the_recorded_run(path):
+    documented = [c for _, kind, marked, c in MARKED if kind == "output of" and marked == path]
+    assert documented == ["\n".join(RECORDED[path]()) + "\n"]
+
+
+@pytest.mark.parametrize("folder", sorted(
+    glob.glob("docs/results/enwik8-*") + glob.glob("docs/results/cifar-*") + glob.glob("docs/results/methods-*/runs/*")))
+def test_recorded_trainings_are_whole(folder):
+    """Each run has its config, its results and its metrics, and they agree."""
+    runs = run_table.runs_of(json.loads(read(f"{folder}/results.json")))
+    parts = [path for path in glob.glob(f"{folder}/**/metrics.jsonl", recursive=True)]
+    assert len(parts) == len(runs)
+    for path in parts:
+        run = os.path.dirname(path)
+        config, result = tomllib.loads(read(f"{run}/config.toml")), json.loads(read(f"{run}/results.json"))
+        assert result in runs and (config["model"], config["seed"]) == (result["model"], result["seed"])
+        lines = [json.loads(line) for line in read(path).splitlines()]
+        assert lines[-1]["step"] == result["steps"]
+        final = [line for line in lines if (line.get("split"), line.get("weights")) == ("test", "collapsed")]
+        assert final[-1].items() >= result["test"]["collapsed"].items()
+
+
+@pytest.mark.parametrize("folder", sorted(glob.glob("docs/results/sweep-*")))
+def test_recorded_sweeps_are_whole(folder):
+    """What results.json says is what its runs give, and none is missing."""
+    results = json.loads(read(f"{folder}/results.json"))
+    assert sweep_table.collect(folder) == results
+    assert all(len(point["runs"]) == len(results["sweep"]["seeds"]) for point in results["points"])
+
+
+@pytest.mark.parametrize("path", sorted(glob.glob("docs/results/methods-*/evaluations/*/evaluation.json")))
+def test_recorded_evaluations_are_of_the_recorded_runs(path):
+    evaluation, folder = json.loads(read(path)), os.path.dirname(path) + "/../../runs"
+    runs = {run["run"]: json.loads(read(f"{folder}/{os.path.basename(run['run'])}/results.json")) for run in evaluation["runs"]}
+    found = [row for row in evaluation["rows"] if row["run"] in runs and row["weights"] in runs[row["run"]]["test"]]
+    assert found
+    for row in found:
+        expected = runs[row["run"]]["test"][row["weights"]]
+        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+
+
+def test_readme_table_is_the_recorded_run():
+    assert "\n".join(bench_enwik8.summary(json.loads(read("docs/results/bench_enwik8.json")))) in read("README.md")
+
+
+def test_every_output_on_a_page_is_checked():
+    assert {path for _, kind, path, _ in MARKED if kind == "output of"} == {*COMMANDS, *RECORDED, DIGITS}
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        prose = re.sub(r"```.*?```", "", read(page), flags=re.S)
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
+            if not target.startswith("http"):
+                assert os.path.exists(os.path.join(os.path.dirname(page), target)), f"{page}: {target}"
+
+
+def test_load_example_without_the_library_says_what_is_missing():
+    run = subprocess.run(["docs/examples/load", "/nowhere.so"], capture_output=True, text=True)
+    assert run.returncode == 1 and "/nowhere.so" in run.stderr
+
+
+def test_readme_quotes_the_recorded_run():
+    runs = run_table.runs_of(json.loads(read("docs/results/enwik8-small/results.json")))
+    base, rank1, late_phase = (f"{run['test']['collapsed']['bpc']:.3f}" for run in runs)
+    words = " ".join(read("README.md").split())
+    assert f"test BPC is {base} for the base, {rank1} with rank-1 factors and {late_phase} with late-phase ones" in words

@@ -1,0 +1,119 @@
+// Other weights in a trained image network's place: what predicts then, and that all comes back.
+#include "models/images/trial_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "models/images/cifar.h"
+#include "optimizers/tensors.h"
+#include "tests/support/cifar_files.h"
+
+namespace late_phase {
+namespace {
+
+// Three members, after some steps, in double precision.
+class TrialWeightsTest : public testing::Test {
+ protected:
+  void Train(bool reestimate) {
+    const TestFolder folder;
+    WriteFiles(folder.path(), CifarFiles(CifarSet::kCifar10, 8, 12, 10, 3));
+    auto images = std::make_shared<CifarImages>();
+    ASSERT_EQ(ReadCifar(CifarSet::kCifar10, folder.path(), images.get()), "");
+    ASSERT_EQ(data_.Divide(std::move(images), 0, 0, 0), "");
+    CifarOptions options;
+    options.network = "convnet";
+    options.dtype = "float64";
+    options.batch = 8;
+    options.members = 3;
+    options.t0 = 0.4;
+    options.sigma = 0.3;
+    options.swa_start = -1;
+    options.learning_rate = 0.05;
+    options.reestimate = reestimate;
+    ASSERT_EQ(Cifar::Create(options, &data_, &task_), absl::OkStatus());
+    ASSERT_EQ(task_->MakeRun(2, &run_), absl::OkStatus());
+    ASSERT_EQ(run_->Initialize(), absl::OkStatus());
+    for (int64_t t = 0; t < 7; ++t) {
+      late_phase::Run::Feeds feeds;
+      ASSERT_EQ(task_->Batch(t, &feeds), absl::OkStatus());
+      ASSERT_EQ(run_->Step(feeds), absl::OkStatus());
+    }
+  }
+
+  std::vector<double> Predict(WeightSet set, int32_t member = 0) {
+    std::vector<double> probabilities;
+    EXPECT_EQ(task_->Predict(run_.get(), data_.test, {set, member}, &probabilities),
+              absl::OkStatus());
+    return probabilities;
+  }
+
+  static double Difference(const std::vector<double>& one, const std::vector<double>& other) {
+    double most = one.size() == other.size() ? 0 : 1;
+    for (size_t i = 0; i < one.size(); ++i) most = std::max(most, std::abs(one[i] - other[i]));
+    return most;
+  }
+
+  CifarData data_;
+  std::unique_ptr<Cifar> task_;
+  std::unique_ptr<late_phase::Run> run_;  // testing::Test has a Run, too
+};
+
+TEST_F(TrialWeightsTest, CollapsedWeightsPredictAsTheCollapsedNetwork) {
+  for (const bool reestimate : {false, true}) {
+    Train(reestimate);
+    const std::vector<double> collapsed = Predict(WeightSet::kCollapsed),
+                              member = Predict(WeightSet::kCurrent, 0);
+    ASSERT_GT(Difference(collapsed, member), 1e-4);
+    TrialWeights::Plain plain;
+    TrialWeights* trial = task_->trial_weights();
+    ASSERT_EQ(trial->Read(run_.get(), WeightSet::kCollapsed, &plain), absl::OkStatus());
+    EXPECT_EQ(trial->trained().size(), 18);  // 4 layers with kernel, bias, scale, offset; the head
+    EXPECT_EQ(plain.size(), 18 + 8);
+    ASSERT_EQ(trial->Assign(run_.get(), plain), absl::OkStatus());
+    EXPECT_LT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-12) << reestimate;
+    // What was there is back, bit for bit.
+    ASSERT_EQ(trial->Restore(run_.get()), absl::OkStatus());
+    EXPECT_EQ(Predict(WeightSet::kCurrent, 0), member);
+    EXPECT_EQ(Predict(WeightSet::kCollapsed), collapsed);
+  }
+}
+
+// A run that estimates the statistics of its collapsed weights does so by another part of the
+// graph.
+TEST_F(TrialWeightsTest, StatisticsAreEstimatedForWhatIsAssigned) {
+  Train(/*reestimate=*/true);
+  const std::vector<double> collapsed = Predict(WeightSet::kCollapsed);
+  TrialWeights* trial = task_->trial_weights();
+  TrialWeights::Plain plain, weights;
+  ASSERT_EQ(trial->Read(run_.get(), WeightSet::kCollapsed, &plain), absl::OkStatus());
+  for (const std::string& name : trial->trained()) weights[name] = plain.at(name);
+  ASSERT_EQ(trial->Assign(run_.get(), weights), absl::OkStatus());
+  EXPECT_GT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-4);  // a member's statistics
+  TrialWeights::Plain statistics;
+  ASSERT_EQ(task_->EstimateTrialStatistics(run_.get(), &statistics), absl::OkStatus());
+  EXPECT_EQ(statistics.size(), 8);
+  ASSERT_EQ(trial->Assign(run_.get(), statistics), absl::OkStatus());
+  EXPECT_LT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-10);
+  ASSERT_EQ(trial->Restore(run_.get()), absl::OkStatus());
+  EXPECT_EQ(Predict(WeightSet::kCollapsed), collapsed);
+}
+
+TEST_F(TrialWeightsTest, OtherNamesAndShapesAreRefused) {
+  Train(false);
+  const std::vector<double> before = Predict(WeightSet::kCurrent, 1);
+  TrialWeights* trial = task_->trial_weights();
+  EXPECT_EQ(trial->Assign(run_.get(), {{"bn9/scale", Zeros(tensorflow::DT_DOUBLE, {6})}}),
+            absl::InvalidArgumentError(
+                "`plain` must hold weights and statistics of the network. Received: bn9/scale"));
+  EXPECT_EQ(
+      trial->Assign(run_.get(), {{"bn0/scale", Zeros(tensorflow::DT_DOUBLE, {7})}}),
+      absl::InvalidArgumentError("`bn0/scale` must be [3,6], or a row of it. Received: shape=[7]"));
+  EXPECT_EQ(trial->Restore(run_.get()), absl::OkStatus());
+  EXPECT_EQ(Predict(WeightSet::kCurrent, 1), before);
+}
+
+}  // namespace
+}  // namespace late_phase

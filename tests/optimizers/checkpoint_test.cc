@@ -1,0 +1,336 @@
+// Checkpoints of a run: resumed, forked, refused, and whole after kill -9.
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "optimizers/run.h"
+#include "tensorflow/cc/ops/array_ops.h"
+#include "tensorflow/cc/ops/const_op.h"
+#include "tensorflow/cc/ops/math_ops.h"
+#include "tests/optimizers/product_problem.h"
+
+namespace late_phase {
+namespace {
+
+namespace tf_ops = tensorflow::ops;
+using tensorflow::Output;
+using tensorflow::Tensor;
+using testing::Case;
+using testing::Difference;
+using testing::kD;
+using testing::MakeTensor;
+using testing::Options;
+using testing::Problem;
+using testing::Values;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest()
+      : dir_(std::filesystem::path(::testing::TempDir()) /
+             ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::remove_all(dir_);
+  }
+  Case Full() const {
+    Case c{Options(3, 5, 1.0 / 3),
+           UpdateRule::Adam(Schedule::PiecewiseLinear({{0, 0.05}, {20, 0.01}})).WithDecay(0.01),
+           UpdateRule::Momentum(0.05), MemberRead::kRow};
+    c.options.sigma = 0.3;
+    c.options.swa_start = 14;
+    c.options.clip_norm = 1;
+    return c;
+  }
+  std::filesystem::path dir_;
+};
+
+TEST_F(CheckpointTest, ResumeIsBitForBitAtEveryStep) {
+  Problem whole(Full());
+  ASSERT_EQ(whole.run->Initialize(), absl::OkStatus());
+  whole.Train(23);
+  const auto expected = whole.State();
+  Problem first(Full());
+  ASSERT_EQ(first.run->Initialize(), absl::OkStatus());
+  for (int64_t n = 0; n < 23; ++n) {
+    first.Train(n);
+    ASSERT_EQ(first.run->Save(dir_), absl::OkStatus());
+    Problem second(Full());
+    std::string note;
+    ASSERT_EQ(second.run->Restore(dir_, &note), absl::OkStatus());
+    EXPECT_EQ(note, "");
+    EXPECT_EQ(second.run->step(), n);
+    second.Train(23);
+    for (const auto& [name, tensor] : second.State()) {
+      EXPECT_EQ(tensor.tensor_data(), expected.at(name).tensor_data())
+          << name << ", resumed at " << n;
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AnotherConfigurationNamesTheFirstDifference) {
+  Problem p(Full());
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  p.Train(3);
+  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  auto complaint = [&](const Case& c) {
+    Problem other(c);
+    return std::string(other.run->Restore(dir_, nullptr).message());
+  };
+  Case c = Full();
+  c.options.members = 4;
+  EXPECT_EQ(complaint(c), "`members` must be 3, as in the checkpoint. Received: members=4");
+  c = Full();
+  c.base = UpdateRule::Sgd(0.1);
+  EXPECT_TRUE(absl::StrContains(complaint(c), "`base` must be adam")) << complaint(c);
+  // Runs of one process all have the same threads: as if another process had written it.
+  CheckpointState state;
+  ASSERT_EQ(ReadCheckpoint(*LatestCheckpoint(dir_), &state), absl::OkStatus());
+  state.threads = 1;
+  ++state.step;
+  ASSERT_EQ(WriteCheckpoint(dir_, state), absl::OkStatus());
+  Problem threads(Full());
+  std::string note;
+  EXPECT_EQ(threads.run->Restore(dir_, &note), absl::OkStatus());
+  EXPECT_TRUE(absl::StrContains(note, "written with 1 threads, this run has 2")) << note;
+}
+
+TEST_F(CheckpointTest, NoOrDamagedCheckpointIsAnError) {
+  Problem p(Full());
+  EXPECT_EQ(p.run->Restore(dir_, nullptr).code(), absl::StatusCode::kNotFound);
+  std::filesystem::create_directories(dir_ / "step-000000000003");
+  const absl::Status status = p.run->Restore(dir_, nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "not a readable checkpoint")) << status;
+
+  // Cut short.
+  std::filesystem::remove_all(dir_);
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  const std::string path = *LatestCheckpoint(dir_);
+  std::filesystem::resize_file(path + "/state.data-00000-of-00001", 20);
+  const absl::Status cut = p.run->Restore(dir_, nullptr);
+  EXPECT_EQ(cut.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(cut.message(), "not a readable checkpoint: " + path)) << cut;
+}
+
+TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {
+  Case base = Full();
+  base.options.members = 1;
+  base.options.cycle = 1;
+  Problem trained(base);
+  ASSERT_EQ(trained.run->Initialize(), absl::OkStatus());
+  trained.Train(9);
+  ASSERT_EQ(trained.run->Save(dir_), absl::OkStatus());
+  Problem p(Full());
+  ASSERT_EQ(p.run->StartFrom(dir_), absl::OkStatus());
+  EXPECT_EQ(p.run->step(), 0);
+  const auto before = trained.State(), after = p.State();
+  EXPECT_EQ(after.at("theta").tensor_data(), before.at("theta").tensor_data());
+  for (int64_t i = 0; i < 3 * kD; ++i)
+    EXPECT_EQ(after.at("phi").flat<double>()(i), before.at("phi").flat<double>()(i % kD));
+  for (int64_t i = 0; i < kD; ++i) EXPECT_EQ(after.at("theta/m").flat<double>()(i), 0);
+}
+
+// Once they are spawned, the members of the other run are one model: their mean. Both runs may have
+// members or not, in any part.
+TEST_F(CheckpointTest, StartingFromATrainedModelCollapsesItsMembers) {
+  struct Graph {
+    Graph(int64_t members, bool late, bool constant = true)
+        : scope(tensorflow::Scope::NewRootScope()),
+          late_phase(scope, testing::Options(members, 2), tensorflow::DT_DOUBLE) {
+      Tensor head(tensorflow::DT_DOUBLE, {2, kD});
+      head.flat<double>().setConstant(1.0);
+      Tensor row(tensorflow::DT_DOUBLE, {1, kD}), carried(tensorflow::DT_DOUBLE, {3});
+      row.flat<double>().setConstant(2.0);
+      carried.flat<double>().setConstant(7.0);
+      const Output w = late ? late_phase.AddMembers("head", head, MemberRead::kRow)
+                            : late_phase.AddBase("head", head);
+      const Output own =
+          late_phase.AddMembers("own", MakeTensor(Values(kD, 1.0)), MemberRead::kRow);
+      // Running statistics without members are stacks of one row.
+      late ? late_phase.AddMemberState("mean", MakeTensor(Values(kD, 2.0)))
+           : late_phase.AddState("mean", row, StateOf::kModel);
+      late_phase.AddState("carried", carried);
+      late_phase.AddState("letters", MakeTensor({constant ? 1.0 : 2.0}), StateOf::kConstant);
+      status = late_phase.Minimize(
+          tf_ops::Add(scope, tf_ops::Sum(scope, tf_ops::Square(scope, w), {0, 1}),
+                      tf_ops::Sum(scope, tf_ops::Square(scope, own), 0)),
+          UpdateRule::Momentum(0.1), UpdateRule::Momentum(0.1));
+      if (status.ok()) status = late_phase::Run::Create(late_phase, testing::kThreads, {}, &run);
+    }
+    std::map<std::string, Tensor> State() {
+      std::vector<std::string> reads;
+      for (const auto& saved : late_phase.saved()) reads.push_back(saved.read);
+      std::vector<Tensor> values;
+      EXPECT_EQ(run->Fetch({}, reads, &values), absl::OkStatus());
+      std::map<std::string, Tensor> state;
+      for (size_t i = 0; i < reads.size(); ++i) state[late_phase.saved()[i].name] = values[i];
+      return state;
+    }
+    tensorflow::Scope scope;
+    LatePhase late_phase;
+    absl::Status status;
+    std::unique_ptr<late_phase::Run> run;
+  };
+  auto stack = [](std::initializer_list<double> rows, int64_t size) {
+    Tensor tensor(tensorflow::DT_DOUBLE, {static_cast<int64_t>(rows.size()), size});
+    for (int64_t i = 0; i < tensor.NumElements(); ++i) {
+      tensor.flat<double>()(i) = rows.begin()[i / size] + 0.25 * (i % size);
+    }
+    return tensor;
+  };
+  for (const int64_t steps : {2, 4}) {  // at T0, where row 0 is the model; after it
+    std::filesystem::remove_all(dir_);
+    Graph trained(3, true);
+    ASSERT_EQ(trained.status, absl::OkStatus());
+    ASSERT_EQ(trained.run->Initialize(), absl::OkStatus());
+    for (int64_t t = 0; t < steps; ++t) ASSERT_EQ(trained.run->Step({}), absl::OkStatus());
+    Tensor head(tensorflow::DT_DOUBLE, {3, 2, kD});
+    ASSERT_TRUE(head.CopyFrom(stack({1, 2, 6}, 2 * kD), {3, 2, kD}));
+    ASSERT_EQ(trained.run->Assign(
+                  {{"head", head}, {"own", stack({1, 2, 6}, kD)}, {"mean", stack({1, 2, 6}, kD)}}),
+              absl::OkStatus());
+    ASSERT_EQ(trained.run->Save(dir_), absl::OkStatus());
+    const double model = steps == 2 ? 1 : 3;
+    for (const int64_t members : {1, 3, 5}) {
+      for (const bool late : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << steps << " " << members << late);
+        Graph p(members, late);
+        ASSERT_EQ(p.run->StartFrom(dir_), absl::OkStatus());
+        EXPECT_EQ(p.run->step(), 0);
+        const auto state = p.State();
+        for (const auto& [name, size] :
+             std::map<std::string, int64_t>{{"head", 2 * kD}, {"own", kD}, {"mean", kD}}) {
+          const auto values = state.at(name).flat<double>();
+          EXPECT_EQ(values.size(), (late || name == "own" ? members : 1) * size);
+          for (int64_t i = 0; i < values.size(); ++i) {
+            EXPECT_EQ(values(i), model + 0.25 * (i % size)) << name << i;
+          }
+        }
+        EXPECT_EQ(state.at("carried").flat<double>()(0), 7);
+        EXPECT_EQ(state.at("own/momentum").flat<double>()(0), 0);
+      }
+    }
+    Graph other(1, true, /*constant=*/false);
+    EXPECT_TRUE(absl::StrContains(other.run->StartFrom(dir_).message(),
+                                  "`letters` must be what it is in the checkpoint"));
+  }
+}
+
+// What is a weight is known from its declaration, not from its name.
+TEST_F(CheckpointTest, StartingFromATrainedModelTakesWeightsWithFoldersInTheirNames) {
+  auto make = [](double initial, std::unique_ptr<late_phase::Run>* run) {
+    auto scope = tensorflow::Scope::NewRootScope();
+    LatePhase graph(scope, {}, tensorflow::DT_DOUBLE);
+    const Output w = graph.AddBase("layer/w", MakeTensor(Values(kD, initial)));
+    absl::Status status =
+        graph.Minimize(tf_ops::Sum(scope, w, 0), UpdateRule::Momentum(0.1), UpdateRule::Sgd(0.1));
+    status.Update(late_phase::Run::Create(graph, testing::kThreads, {}, run));
+    return std::pair(status, w.name());
+  };
+  std::unique_ptr<late_phase::Run> trained, fresh;
+  ASSERT_EQ(make(5.0, &trained).first, absl::OkStatus());
+  ASSERT_EQ(trained->Initialize(), absl::OkStatus());
+  ASSERT_EQ(trained->Save(dir_), absl::OkStatus());
+  const auto [status, name] = make(1.0, &fresh);
+  ASSERT_EQ(status, absl::OkStatus());
+  ASSERT_EQ(fresh->StartFrom(dir_), absl::OkStatus());
+  std::vector<Tensor> w;
+  ASSERT_EQ(fresh->Fetch({}, {name}, &w), absl::OkStatus());
+  EXPECT_EQ(Difference(w[0], Values(kD, 5.0)), 0);
+}
+
+// Until T0 a model with one member and one with K are the same: a fork there, or before, equals a
+// run of its own, clipping, slots and SWA included.
+TEST_F(CheckpointTest, AForkEqualsARunOfItsOwn) {
+  for (const bool copy_slots : {false, true}) {
+    for (const MemberRead read : {MemberRead::kRow, MemberRead::kStack}) {
+      for (const int64_t at : {0, 3, 5}) {
+        std::filesystem::remove_all(dir_);
+        Case many = Full(), one = Full();
+        many.read = one.read = read;
+        many.options.copy_slots = copy_slots;
+        many.options.clip_norm = 0.1;
+        one.options = LatePhaseOptions();
+        one.options.swa_start = many.options.swa_start;
+        one.options.clip_norm = many.options.clip_norm;
+        Problem whole(many), trunk(one), fork(many);
+        ASSERT_EQ(whole.run->Initialize(), absl::OkStatus());
+        whole.Train(23);
+        ASSERT_EQ(trunk.run->Initialize(), absl::OkStatus());
+        trunk.Train(at);
+        ASSERT_EQ(trunk.run->Save(dir_), absl::OkStatus());
+        ASSERT_EQ(fork.run->Fork(dir_), absl::OkStatus());
+        EXPECT_EQ(fork.run->step(), at);
+        fork.Train(23);
+        const auto expected = whole.State();
+        for (const auto& [name, tensor] : fork.State()) {
+          EXPECT_EQ(tensor.tensor_data(), expected.at(name).tensor_data())
+              << name << ", forked at " << at;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AForkAfterT0IsRefused) {
+  Case one = Full();
+  one.options = LatePhaseOptions();
+  one.options.swa_start = 14;
+  Problem trunk(one), fork(Full());
+  ASSERT_EQ(trunk.run->Initialize(), absl::OkStatus());
+  trunk.Train(6);
+  ASSERT_EQ(trunk.run->Save(dir_), absl::OkStatus());
+  EXPECT_EQ(
+      fork.run->Fork(dir_).message(),
+      "a fork must begin at the latest at `start`. Received: a checkpoint of step 6, start=5");
+  EXPECT_EQ(fork.run->Fork(dir_ / "nowhere").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointTest, WeightsThatAreNotFiniteAreNotSaved) {
+  Problem p(Full());
+  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  p.Train(1);
+  Values broken(kD, 1.0);
+  broken[3] = std::nan("");
+  ASSERT_EQ(p.run->Assign({{"theta", MakeTensor(broken)}}), absl::OkStatus());
+  const absl::Status status = p.run->Save(dir_);
+  EXPECT_EQ(status.message(), "`theta` must be finite to be saved. Received: inf or NaN at step 1");
+  EXPECT_TRUE(absl::EndsWith(*LatestCheckpoint(dir_), "step-000000000000"));
+}
+
+TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
+  int64_t last = 0;
+  for (int round = 0; round < 8; ++round) {
+    std::filesystem::remove_all(dir_);
+    const std::string dir = dir_;
+    const char* arguments[] = {"tests/checkpoint_writer", dir.c_str(), nullptr};
+    pid_t writer = 0;
+    ASSERT_EQ(posix_spawn(&writer, arguments[0], nullptr, nullptr, const_cast<char**>(arguments),
+                          environ),
+              0);
+    while (!LatestCheckpoint(dir_).has_value()) usleep(1000);
+    usleep(3000 + round * 1700);
+    kill(writer, SIGKILL);
+    waitpid(writer, nullptr, 0);
+    const auto path = LatestCheckpoint(dir_);
+    ASSERT_TRUE(path.has_value());
+    CheckpointState state;
+    ASSERT_EQ(ReadCheckpoint(*path, &state), absl::OkStatus()) << *path;
+    ASSERT_EQ(state.variables.size(), 3u);
+    for (const auto& [name, tensor] : state.variables) {
+      for (int64_t i = 0; i < tensor.NumElements(); ++i)
+        ASSERT_EQ(tensor.flat<double>()(i), state.step) << name;
+    }
+    last = std::max(last, state.step);
+  }
+  EXPECT_GT(last, 0);
+}
+
+}  // namespace
+}  // namespace late_phase

@@ -1,0 +1,205 @@
+"""The programs as processes: how many threads they have, and what Ctrl-C and SIGTERM do to them, on a terminal and off it."""
+
+import collections
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.support import cifar_files, enwik8_text, program_runs
+from tests.support.terminal import Project
+
+# Without end, and with a checkpoint after every minibatch.
+ENDLESS = ("--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 --validation-characters 0 --test-characters 0 "
+           "--evaluate-every 0 --checkpoint-every 1 --steps 1000000000").split()
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return enwik8_text.write_text(tmp_path_factory.mktemp("text") / "text", 4000)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, text):
+    run = tmp_path_factory.mktemp("runs") / "run"
+    program_runs.train("enwik8", text, run, *ENDLESS[:-4], "--model", "rank1", "--steps", 2)
+    return run
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A folder of CIFAR, and a run on it."""
+    files = cifar_files.write_cifar(tmp_path_factory.mktemp("cifar"))
+    run = tmp_path_factory.mktemp("runs") / "run"
+    program_runs.train("cifar", files, run, "--model", "base", "--network", "convnet", "--batch", 10, "--steps", 1)
+    return files, run
+
+
+@pytest.fixture
+def project(tmp_path):
+    """The real programs in it."""
+    project = Project(tmp_path / "project")
+    for source in pathlib.Path("python/late_phase_cli").glob("*.py"):
+        shutil.copy(source, project.folder / "python/late_phase_cli")
+    shutil.copytree(program_runs.PRESETS, project.folder / "models" / "presets")
+    (project.folder / "bazel-bin/tools/program").mkdir(parents=True)
+    for name in ("LATE_PHASE_TRAIN", "LATE_PHASE_NQP"):
+        program = os.path.abspath(os.environ[name])
+        (project.folder / "bazel-bin/tools/program" / os.path.basename(program)).symlink_to(program)
+    return project
+
+
+def wait_for(process, condition):
+    begin = time.monotonic()
+    while not condition():
+        if process.poll() is not None or time.monotonic() - begin > 100:
+            process.kill()
+            raise AssertionError(process.communicate())
+        time.sleep(0.005)
+
+
+def threads_of(pid):
+    """By name. TensorFlow's names for those inside ops are too long for the kernel, so they are called as the program is."""
+    return collections.Counter(pathlib.Path(f"/proc/{pid}/task/{thread}/comm").read_text().strip() for thread in os.listdir(f"/proc/{pid}/task"))
+
+
+def test_threads_are_as_many_as_asked_for(tmp_path, text):
+    found = {}
+    for threads in (1, 2, 5):
+        run = tmp_path / f"run-{threads}"
+        process = subprocess.Popen(program_runs.command("train", "enwik8", "--data", text, "--out", run, "--threads", threads, "--model", "base",
+                                                        *ENDLESS),
+                                   stderr=subprocess.PIPE, text=True, env=program_runs.ENVIRONMENT)
+        try:
+            wait_for(process, lambda: any(int(folder[-12:]) >= 2 for folder in program_runs.checkpoint_folders(run)))
+            found[threads] = threads_of(process.pid)
+        finally:
+            process.kill()
+            process.communicate()
+    for threads, names in found.items():
+        assert names["tf_Compute0"] == 1 and names["tf_Compute"] == 0, names  # one op at a time
+        # Besides, there are the main thread and the one that prepares minibatches.
+        assert names["train"] == threads + 2, found
+
+
+def send(terminal, number):
+    if number == signal.SIGINT:
+        terminal.press()
+    else:
+        os.kill(terminal.pid, number)  # tools/latephase alone
+    assert terminal.wait_for("tools/latephase: interrupted") < 1
+
+
+@SIGNALS
+def test_training_saves_its_state_and_says_how_to_resume(project, text, number):
+    run = project.folder / "run"
+    project.write("python/late_phase_cli/enwik8_data.py", f"print({text!r})")
+    with project.terminal("train", "enwik8", "--out", str(run), *ENDLESS, "--model", "rank1") as terminal:
+        terminal.wait_for(lambda: len(program_runs.checkpoint_folders(run)) and program_runs.checkpoint_folders(run)[-1][-12:] >= f"{3:012}")
+        send(terminal, number)
+        assert terminal.end() == 0, terminal.said
+        terminal.assert_alone()
+    (folder,) = program_runs.checkpoint_folders(run)
+    step = int(folder[-12:])
+    assert "rank1: will stop after this step and save its state" in terminal.said
+    assert f"rank1: stopped at step {step}; the state is saved" in terminal.said
+    assert f"To resume: tools/latephase train enwik8 --resume --out {run}" in terminal.said
+    assert [line["step"] for line in program_runs.read_metrics(run)] == list(range(100, step + 1, 100))
+    assert not [name for _, _, names in os.walk(run) for name in names if ".part" in name] and not os.listdir(project.folder / "tmp")
+    program_runs.train("enwik8", text, run, "--resume", "--steps", step + 1)
+    assert program_runs.read_results(run)["steps"] == step + 1
+
+
+def handles_signals(terminal):
+    """The program behind a terminal, once it listens to Ctrl-C; None before."""
+    for pid in terminal.processes():
+        try:
+            status = dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines())
+        except OSError:
+            continue
+        if status["Name"] in ("train", "nqp") and int(status["SigCgt"], 16) >> (signal.SIGINT - 1) & 1:
+            return pid
+    return None
+
+
+def cpu_seconds(pid):
+    user, system = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_second_ctrl_c_ends_training_at_once(project, tmp_path):
+    # Minibatches of several seconds: 0.8 TFLOP on one thread.
+    text = enwik8_text.write_text(tmp_path / "long", 100_000)
+    run = project.folder / "run"
+    project.write("python/late_phase_cli/enwik8_data.py", f"print({text!r})")
+    with project.terminal("train", "enwik8", "--out", str(run), "--model", "rank1", "--units", "1000", "--batch", "64", "--sequence", "500",
+                          "--train-characters", "0", "--validation-characters", "0", "--test-characters", "0", "--threads", "1") as terminal:
+        terminal.wait_for(lambda: program_runs.checkpoint_folders(run))
+        pid = handles_signals(terminal)
+        begin = cpu_seconds(pid)
+        terminal.wait_for(lambda: cpu_seconds(pid) > begin + 0.5)  # in mid-step
+        send(terminal, signal.SIGINT)
+        terminal.wait_for("will stop after this step")
+        terminal.press()
+        begin = time.monotonic()
+        assert terminal.end() == 130 and time.monotonic() - begin < 2, terminal.said
+        terminal.assert_alone()
+    assert "stopped at step" not in terminal.said and "To resume" in terminal.said
+    assert program_runs.read_checkpoint(run)["late_phase/step"] == 0
+
+
+@SIGNALS
+@pytest.mark.parametrize("command", ["train", "eval", "sample", "nqp"])
+def test_what_has_nothing_to_save_ends_at_once(project, text, trained, images, command, number):
+    files, run = images
+    project.write("python/late_phase_cli/enwik8_data.py", f"print({text!r})")
+    out = project.folder / "out"
+    flags = {
+        "train": ["train", "cifar", "--data", files, "--preset", "wrn-28-10", "--out", out],  # its graph takes seconds to build
+        "eval": ["eval", run, "--data", files, "--flatness", "1", "--samples", "100000", "--out", out],
+        "sample": ["sample", trained, "--prompt", "0", "--length", "100000000"],
+        "nqp": ["nqp", "--iterations", "1000000000", "--out", out],
+    }
+    with project.terminal(*map(str, flags[command])) as terminal:
+        terminal.wait_for(lambda: handles_signals(terminal))
+        if command != "train":
+            time.sleep(1)
+        send(terminal, number)
+        begin = time.monotonic()
+        assert terminal.end() == 128 + number and time.monotonic() - begin < 2, terminal.said
+        terminal.assert_alone()
+    assert f"tools/latephase {command}: stopped; no results were written" in terminal.said
+    assert not out.exists() or not os.listdir(out)
+
+
+@SIGNALS
+def test_signals_ignored_on_entry_are_heard(trained, number):
+    """As a program has them in the background of a shell script."""
+    process = subprocess.Popen(program_runs.command("sample", trained, "--prompt", "0", "--length", 100000000), stderr=subprocess.PIPE, text=True,
+                               env=program_runs.ENVIRONMENT, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    ignored = lambda: int(pathlib.Path(f"/proc/{process.pid}/status").read_text().split("SigIgn:\t")[1][:16], 16) >> (number - 1) & 1
+    wait_for(process, lambda: not ignored())
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and "tools/latephase sample: stopped" in stderr
+
+
+@SIGNALS
+def test_a_sweep_saves_every_state(project, text, number):
+    out = project.folder / "sweep"
+    project.write("python/late_phase_cli/enwik8_data.py", f"print({text!r})")
+    with project.terminal("sweep", "enwik8", "--out", str(out), "--over", "sigma=0.1,0.2", "--jobs", "2", *ENDLESS) as terminal:
+        runs = [out / f"sigma-{sigma}" / "seed-0" for sigma in (0.1, 0.2)]
+        terminal.wait_for(lambda: all(program_runs.checkpoint_folders(run) for run in runs))
+        send(terminal, number)
+        assert terminal.end() == 0, terminal.said
+        terminal.assert_alone()
+    assert "Stopped; the states are saved. To resume: tools/latephase sweep enwik8" in terminal.said and "failed" not in terminal.said
+    for run in runs:
+        (folder,) = program_runs.checkpoint_folders(run)
+        assert f"stopped at step {int(folder[-12:])}; the state is saved" in pathlib.Path(f"{run}.log").read_text()

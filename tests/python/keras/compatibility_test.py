@@ -1,0 +1,179 @@
+"""What docs/keras.md says that late_phase works with: here, or in the tests that CHECKED_BY names."""
+
+import os
+import re
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import late_phase.keras
+
+K = 3
+# Row of the table -> the tests of what it says; a name without a file is of this one. What is not in the power of late_phase has none.
+CHECKED_BY = {
+    "eager execution, `tf.function`, `steps_per_execution`": [
+        "test_eager_training_is_that_of_a_graph", "optimizer_test.py::test_custom_loop_equals_the_plain_loop",
+        "optimizer_test.py::test_several_steps_per_execution"],
+    "XLA (`jit_compile=True`)": [
+        "layers_test.py::test_layers_do_not_claim_to_compile_under_xla", "test_xla_takes_the_collapsed_model_only",
+        "optimizer_use_test.py::test_plain_layers_compile_under_xla"],
+    "`mixed_bfloat16`, `mixed_float16` with `LossScaleOptimizer`, `float64`": [
+        "layers_test.py::test_mixed_precision_trains", "test_float64_trains", "test_weights_of_batch_norm_are_never_of_16_bits"],
+    "Sequential, Functional and nested models, `keras.applications`": [
+        "layers_test.py::test_converted_application_predicts_the_same_at_once", "ensemble_test.py::test_is_the_mean_of_single_members"],
+    "models of your own class": [
+        "test_a_model_of_ones_own_class_trains_and_is_not_collapsed", "training_mode_test.py::test_a_gradient_of_the_mean_is_refused"],
+    "`OneDeviceStrategy`, `MirroredStrategy`": [
+        "test_one_device_strategy", "distribute_test.py::test_fit_on_two_devices_is_that_of_one_with_the_joint_minibatch",
+        "distribute_test.py::test_a_loop_on_two_devices_is_fit"],
+    "`MultiWorkerMirroredStrategy`": ["distribute_test.py::test_two_workers_are_one_with_the_joint_minibatch_and_survive_a_kill"],
+    "TPUs": [],
+    "`.keras`": [
+        "optimizer_test.py::test_a_saved_model_goes_on_as_if_it_had_never_stopped",
+        "layers_test.py::test_collapsed_model_loads_without_late_phase"],
+    "`save_weights`, `tf.train.Checkpoint`": ["layers_test.py::test_weights_are_saved_and_loaded", "test_checkpoint_holds_all_state"],
+    "`.h5` of a whole model": ["test_h5_loads_without_its_optimizer"],
+    "SavedModel (`model.export`)": ["test_saved_model_needs_the_ops", "layers_test.py::test_collapsed_model_loads_without_late_phase"],
+    "TensorFlow Lite": ["test_tensorflow_lite_takes_the_collapsed_model_only"],
+    "TensorFlow.js, ONNX": [],
+    "`use_ema`, `gradient_accumulation_steps`": ["optimizer_test.py::test_averages_and_sums_of_another_kind_are_refused"],
+    "`Embedding`, whose gradients are sparse": ["optimizer_test.py::test_sparse_gradients_of_base_weights_are_refused"],
+}  # fmt: skip
+
+X, Y = np.random.default_rng(0).normal(size=(24, 8)).astype("float32"), np.arange(24) % 4
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def network(seed=0):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential([
+        keras.Input((8,)), keras.layers.Dense(6), late_phase.keras.BatchNormalization(members=K), late_phase.keras.Dense(4, members=K)])
+
+
+def optimizer():
+    return late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), members=K, start=2, sigma=0.1)
+
+
+def trained(model=None, **options):
+    """After six steps, of which four are of the late phase."""
+    model = model or network()
+    model.compile(optimizer(), LOSS, **options)
+    model.fit(X, Y, batch_size=4, shuffle=False, verbose=0)
+    return model
+
+
+def outputs(model):
+    return model.predict(X, verbose=0)
+
+
+def test_the_table_is_that_of_the_page():
+    with open("docs/keras.md") as page:
+        section = page.read().partition("## What it works with")[2]
+    rows = [line.strip("| ").split(" | ")[0] for line in section.splitlines() if line.startswith("| ")][1:]
+    assert rows == list(CHECKED_BY)
+    for name in sum(CHECKED_BY.values(), []):
+        file, _, function = name.rpartition("::")
+        with open(f"tests/python/keras/{file}" if file else __file__) as source:
+            assert re.search(rf"^def {function}\(", source.read(), re.M), name
+
+
+def test_eager_training_is_that_of_a_graph():
+    np.testing.assert_array_equal(outputs(trained(run_eagerly=True)), outputs(trained()))
+
+
+def test_xla_takes_the_collapsed_model_only():
+    model = trained()
+    plain = tf.function(late_phase.keras.collapse(model), jit_compile=True)
+    np.testing.assert_allclose(plain(X), outputs(model), rtol=0, atol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="LatePhase>BatchNorm"):
+        tf.function(model, jit_compile=True)(X)
+
+
+@pytest.fixture
+def policy():
+    before = keras.config.dtype_policy()
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy(before)
+
+
+def test_float64_trains(policy):
+    policy("float64")
+    model = trained()
+    assert {weight.dtype for weight in model.weights} == {"float64"}
+    # The fused op takes epsilon as a float, which is 5e-8 of it off.
+    np.testing.assert_allclose(model(X.astype("float64")), late_phase.keras.collapse(model)(X.astype("float64")), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["mixed_bfloat16", "mixed_float16", "bfloat16", "float16"])
+def test_weights_of_batch_norm_are_never_of_16_bits(policy, name):
+    policy(name)
+    assert {weight.dtype for weight in network().layers[1].weights} == {"float32"}
+
+
+class OwnClass(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = keras.layers.Dense(6), late_phase.keras.Dense(4, members=K)
+
+    def call(self, inputs, training=False):
+        return self.head(self.hidden(inputs), training=training)
+
+
+def test_a_model_of_ones_own_class_trains_and_is_not_collapsed():
+    model = trained(OwnClass())
+    assert len({row.tobytes() for row in model.head.kernel.numpy()}) == K
+    for refuse in (late_phase.keras.collapse, late_phase.keras.ensemble, lambda m: late_phase.keras.convert(m, members=K)):
+        with pytest.raises(ValueError, match="must be Sequential or Functional"):
+            refuse(model)
+
+
+def test_one_device_strategy():
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        model = network()
+        model.compile(optimizer(), LOSS)
+    model.fit(X, Y, batch_size=4, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(outputs(model), outputs(trained()))
+
+
+def test_checkpoint_holds_all_state(tmp_path):
+    model, other, fresh = trained(), network(seed=1), optimizer()
+    fresh.build(other.trainable_variables)
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "checkpoint")
+    tf.train.Checkpoint(model=other, optimizer=fresh).restore(path).assert_consumed()
+    assert len(fresh.variables) == len(model.optimizer.variables) > 10
+    for mine, theirs in zip(fresh.variables + other.variables, model.optimizer.variables + model.variables):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_h5_loads_without_its_optimizer(tmp_path):
+    model = trained()
+    model.save(tmp_path / "model.h5")
+    np.testing.assert_array_equal(outputs(keras.models.load_model(tmp_path / "model.h5", compile=False)), outputs(model))
+
+
+def test_saved_model_needs_the_ops(tmp_path):
+    model = trained()
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.serve(X), outputs(model), rtol=0, atol=1e-6)
+    run = subprocess.run(
+        [sys.executable, "-c", f"import tensorflow as tf; tf.saved_model.load({str(tmp_path / 'model')!r})"], capture_output=True, text=True,
+        env={key: value for key, value in os.environ.items() if key != "LATE_PHASE_OPS"})
+    assert run.returncode != 0 and "Op type not registered 'LatePhase>BatchNorm'" in run.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+def test_tensorflow_lite_takes_the_collapsed_model_only():
+    model = trained()
+    lite = tf.lite.Interpreter(model_content=tf.lite.TFLiteConverter.from_keras_model(late_phase.keras.collapse(model)).convert())
+    lite.resize_tensor_input(lite.get_input_details()[0]["index"], X.shape)
+    lite.allocate_tensors()
+    lite.set_tensor(lite.get_input_details()[0]["index"], X)
+    lite.invoke()
+    np.testing.assert_allclose(lite.get_tensor(lite.get_output_details()[0]["index"]), outputs(model), rtol=0, atol=1e-5)
+    with pytest.raises(Exception, match="LatePhase>BatchNorm"):
+        tf.lite.TFLiteConverter.from_keras_model(model).convert()

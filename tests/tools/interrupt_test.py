@@ -1,0 +1,190 @@
+"""Ctrl-C and SIGTERM in every command of tools/latephase, on a terminal. The program's own part: tests/program/program_process_test.py.
+
+Here the tools are real, and what they start is a stand-in that takes long: Bazel, programs, and Python programs.
+"""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.support.terminal import Project
+
+# A stand-in says so when it runs, and how it ends. What it starts must not outlive it, nor the file it is writing.
+SLOW = """\
+#!/usr/bin/env python3
+import os, signal, sys, time
+def end(number, frame):
+    os.write(2, b"stand-in ends\\n")
+    os._exit(128 + number)
+signal.signal(signal.SIGINT, end)
+signal.signal(signal.SIGTERM, end)
+os.write(int(os.environ.get("LATE_PHASE_STDERR", 2)), b"stand-in runs\\n")
+time.sleep(60)
+"""
+SLOW_TOOL = """\
+import concurrent.futures, os, subprocess
+part = os.path.join(os.environ["HOME"], "part")
+open(part, "w").close()
+try:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        list(pool.map(lambda _: subprocess.run(["sh", "-c", "echo stand-in runs >&2; exec sleep 60"]), range(2)))
+finally:
+    os.remove(part)
+"""
+STUBBORN = """\
+#!/usr/bin/env python3
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(2, b"stand-in runs\\n")
+time.sleep(60)
+"""
+
+COMMANDS = {
+    "train": "train cifar", "eval": "eval RUN", "sample": "sample RUN", "plot": "plot RUN", "sweep": "sweep cifar --over sigma=1",
+    "report": "report RUN --out page.html", "bench": "bench lstm", "bench keras": "bench keras", "cuda-report": "cuda-report", "nqp": "nqp",
+    "python": "python", "version": "version", "wheel": "wheel --out wheels",
+}
+# What each one starts after the build.
+PROGRAMS = {"train": "train", "eval": "train", "sample": "train", "nqp": "nqp"}
+CLI = "python/late_phase_cli"
+TOOLS = {"plot": f"{CLI}/plot", "sweep": f"{CLI}/sweep", "report": f"{CLI}/report", "bench": "tools/bench/bench_lstm",
+         "bench keras": "tools/bench/bench_keras", "cuda-report": "tools/develop/cuda_report", "wheel": "tools/develop/build_wheel"}
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def assert_ends(project, terminal, number):
+    """Sends the signal and waits: acknowledged within a second, ended with the shell's status, nothing left behind."""
+    if number == signal.SIGINT:
+        terminal.press()
+    else:
+        os.kill(terminal.pid, number)  # the script's process alone
+    assert terminal.wait_for("tools/latephase: interrupted") < 1
+    assert terminal.end() == 128 + number, terminal.said
+    terminal.assert_alone()
+    assert "Traceback" not in terminal.said and "line " not in terminal.said, terminal.said
+    assert not os.listdir(project.folder / "tmp") and not (project.folder / "part").exists()
+
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@SIGNALS
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"plot", "report"}))
+def test_while_building(project, command, number):
+    project.write("bin/bazel", SLOW)
+    with project.terminal(*COMMANDS[command].split()) as terminal:
+        terminal.wait_for(project.logs)
+        assert_ends(project, terminal, number)
+
+
+@SIGNALS
+def test_while_setting_up(project, number):
+    with open(project.folder / "tools/setup", "a") as setup:
+        setup.write("\nset_up() { run_step 'Installing things' 'a while' slow; }\n")
+    project.write("bin/slow", SLOW)
+    with project.terminal("version") as terminal:
+        log = project.folder / ".cache/late_phase/log/Installing-things.log"
+        terminal.wait_for(lambda: log.exists() and "stand-in runs" in log.read_text())
+        assert_ends(project, terminal, number)
+        assert "this step failed" not in terminal.said
+
+
+@SIGNALS
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_while_a_program_runs(project, command, number):
+    project.write(f"bazel-bin/tools/program/{PROGRAMS[command]}", SLOW)
+    with project.terminal(*COMMANDS[command].split()) as terminal:
+        terminal.wait_for("stand-in runs")
+        assert_ends(project, terminal, number)
+
+
+@SIGNALS
+@pytest.mark.parametrize("command", TOOLS)
+def test_while_a_python_program_runs(project, command, number):
+    project.write(f"{TOOLS[command]}.py", SLOW_TOOL)
+    with project.terminal(*COMMANDS[command].split()) as terminal:
+        terminal.wait_for("stand-in runs")
+        assert_ends(project, terminal, number)
+
+
+@SIGNALS
+@pytest.mark.parametrize("command, tool", [("train enwik8", "enwik8_data"), ("eval RUN --corrupt", "corruptions")])
+def test_while_data_is_made_ready(project, command, tool, number):
+    project.write(f"{CLI}/{tool}.py", SLOW_TOOL)
+    project.write("bazel-bin/tools/program/train", "#!/bin/sh\n")
+    with project.terminal(*command.split()) as terminal:
+        terminal.wait_for("stand-in runs")
+        assert_ends(project, terminal, number)
+
+
+@SIGNALS
+def test_while_figures_are_drawn(project, number):
+    project.write("bazel-bin/tools/program/nqp", "#!/bin/sh\n")
+    project.write(f"{CLI}/nqp_plot.py", SLOW_TOOL)
+    with project.terminal("nqp") as terminal:
+        terminal.wait_for("stand-in runs")
+        assert_ends(project, terminal, number)
+        assert "could not draw" not in terminal.said
+
+
+def test_python_has_its_own_way(project):
+    project.write("own.py", "import time\ntry:\n    print('runs', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    exit(3)\n")
+    with project.terminal("python", "own.py") as terminal:
+        terminal.wait_for("runs")
+        terminal.press()
+        assert terminal.end() == 3
+    with project.terminal("python", "own.py") as terminal:
+        terminal.wait_for("runs")
+        os.kill(terminal.pid, signal.SIGTERM)
+        assert terminal.end() == 143
+        terminal.assert_alone()
+
+
+def test_what_has_done_its_work_ends_with_status_0_and_nothing_follows(project):
+    project.write("bazel-bin/tools/program/train", SLOW.replace("os._exit(128 + number)", "os._exit(0)"))
+    project.write(f"{CLI}/plot.py", "print('drawn')")
+    with project.terminal("train", "cifar") as terminal:
+        terminal.wait_for("stand-in runs")
+        terminal.press()
+        assert terminal.end() == 0 and "drawn" not in terminal.said, terminal.said
+
+
+@SIGNALS
+def test_a_command_that_has_done_nothing_does_not_end_with_status_0(project, number):
+    project.write("bin/bazel", SLOW.replace("os._exit(128 + number)", "os._exit(0)"))
+    with project.terminal("train", "cifar") as terminal:
+        terminal.wait_for(project.logs)
+        assert_ends(project, terminal, number)
+
+
+@pytest.mark.parametrize("stage", ["bin/bazel", "bazel-bin/tools/program/train"])
+def test_a_second_ctrl_c_ends_at_once_what_does_not_listen(project, stage):
+    project.write(stage, STUBBORN)
+    with project.terminal("sample", "RUN") as terminal:
+        terminal.wait_for(project.logs)
+        terminal.press()
+        terminal.wait_for("interrupted")
+        time.sleep(0.3)
+        assert terminal.processes()
+        terminal.press()
+        begin = time.monotonic()
+        assert terminal.end() == 130 and time.monotonic() - begin < 3
+        terminal.assert_alone()
+
+
+def test_sigterm_of_the_whole_group_is_one_request(project):
+    """As timeout(1) does: to the script, then to its group."""
+    project.write("bazel-bin/tools/program/train", SLOW.replace("os._exit(128 + number)", "time.sleep(0.5); os.write(2, b'saved\\n'); os._exit(0)"))
+    with project.terminal("train", "cifar") as terminal:
+        terminal.wait_for("stand-in runs")
+        os.kill(terminal.pid, signal.SIGTERM)
+        os.killpg(terminal.pid, signal.SIGTERM)
+        assert terminal.end() == 0
+        terminal.assert_alone()

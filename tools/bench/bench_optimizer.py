@@ -1,0 +1,89 @@
+"""tools/latephase bench optimizer: the optimizer's updates, ours against stock TensorFlow ops and the memory floor.
+
+One C++ process checks first that ours and the stock ops reach the same weights, then times everybody in random order, round after
+round; prints minima, ratios and targets.
+"""
+
+from tools.bench import bench_report
+
+MEMBERS = 10
+# Rows of the table: text, group of benchmarks, group that has its floor (None: a cycle's).
+ROWS = [
+    ("Nesterov momentum: accumulate, apply, clear", "MomentumApply", "MomentumApply"),
+    ("Nesterov momentum: accumulate", "MomentumAccumulate", "MomentumAccumulate"),
+    (f"Nesterov momentum: cycle of {MEMBERS}, per minibatch", "MomentumCycle", None),
+    ("the same in {tensors} tensors: accumulate, apply, clear", "SplitApply", "MomentumApply"),
+    ("the same in {tensors} tensors: accumulate", "SplitAccumulate", "MomentumAccumulate"),
+    (f"the same in {{tensors}} tensors: cycle of {MEMBERS}, per minibatch", "SplitCycle", None),
+    ("SGD: accumulate, apply, clear", "SgdApply", "SgdApply"),
+    ("Adam: accumulate, apply, clear", "AdamApply", "AdamApply"),
+    (f"SGD on one row of {MEMBERS}; stock: on one array", "MemberSgd", "MemberSgd"),
+    ("SWA update", "SwaUpdate", "SwaUpdate"),
+    (f"collapse of {MEMBERS} rows", "Collapse", "Collapse"),
+    (f"spawn of {MEMBERS} rows", "Spawn", "Spawn"),
+]
+
+
+def measure(options):
+    """Runs everything; returns what `render` needs."""
+    results = {**bench_report.machine(), "rounds": options.rounds}
+    results["seconds"], context = bench_report.run_benchmarks("optimizer", options.rounds)
+    for name, kind in [("weights", int), ("tensors", int), ("difference", float)]:
+        results[name] = kind(context[name])
+    return results
+
+
+def best_times(results):
+    """Least seconds by benchmark; of a cycle, per minibatch."""
+    best = {name: min(seconds) for name, seconds in results["seconds"].items()}
+    best = {name: seconds / (MEMBERS if "Cycle" in name else 1) for name, seconds in best.items()}
+    # These floors are one and the same pass: two arrays read, one written.
+    pass_seconds = min(best[f"{group}/floor"] for group in ("MomentumAccumulate", "SwaUpdate", "MemberSgd"))
+    best.update({f"{group}/floor": pass_seconds for group in ("MomentumAccumulate", "SwaUpdate", "MemberSgd")})
+    # A cycle's floor is that of its minibatches.
+    accumulate, apply = best["MomentumAccumulate/floor"], best["MomentumApply/floor"]
+    best["cycle/floor"] = ((MEMBERS - 1) * accumulate + apply) / MEMBERS
+    return best
+
+
+def render(results):
+    """The report, as lines of text."""
+    best = best_times(results)
+    lines = [
+        f"Updates of {results['weights']:,} float weights (WRN 28-10), in one tensor unless said, cycles of {MEMBERS} minibatches",
+        bench_report.machine_line(results),
+        f"checked against stock TensorFlow ops: largest relative difference {results['difference']:.1e}",
+        "",
+        f"milliseconds, minimum of {results['rounds']} alternating rounds",
+        f"{'':56}{'late_phase':>10}{'stock':>8}{'in place':>10}{'floor':>8}",
+    ]
+    for text, group, floor in ROWS:
+        cells = [f"{group}/ours", f"{group}/stock", f"{group}/stock in place", f"{floor or 'cycle'}/floor"]
+        texts = [f"{best[cell] * 1e3:.1f}" if cell in best else "" for cell in cells]
+        lines.append("".join([f"{text.format(**results):56}", *(f"{t:>{width}}" for t, width in zip(texts, [10, 8, 10, 8]))]).rstrip())
+    lines.append("")
+
+    def ratio(text, value, *target, **options):
+        lines.append(bench_report.ratio_line(text, value, *target, **options))
+
+    ours = best["MomentumApply/ours"]
+    stock = min(best["MomentumApply/stock"], best["MomentumApply/stock in place"])
+    ratio("accumulate, apply, clear: speed against the faster stock", stock / ours, 2.0)
+    ratio("accumulate, apply, clear: time over the floor's", ours / best["MomentumApply/floor"], 1.4, at_least=False)
+    for text, group in [("SGD", "SgdApply"), ("Adam", "AdamApply"), (f"{results['tensors']} tensors", "SplitApply"),
+                        ("cycle", "MomentumCycle")]:
+        ratio(f"{text}: speed against the faster stock", min(best[f"{group}/stock"], best[f"{group}/stock in place"]) / best[f"{group}/ours"])
+    for text, group in [("SWA update", "SwaUpdate"), ("collapse", "Collapse"), ("spawn", "Spawn"), ("SGD on one row", "MemberSgd")]:
+        ratio(f"{text}: time over the floor's", best[f"{group}/ours"] / best[f"{group}/floor"])
+    ratio("SGD on one row: time over stock SGD's on one array", best["MemberSgd/ours"] / best["MemberSgd/stock"])
+    return lines
+
+
+def check(options):
+    return None if options.rounds >= 1 else f"--rounds must be >= 1. Received: --rounds {options.rounds}"
+
+
+if __name__ == "__main__":
+    parser = bench_report.parser("optimizer", __doc__)
+    parser.add_argument("--rounds", type=int, default=30, help="rounds in which everybody runs in turn (default 30)")
+    bench_report.main(parser, check, measure, render)

@@ -1,0 +1,157 @@
+"""Makes the wheel of late_phase: the Python package, the op library and the licences.
+
+Checks what it made: which systems it runs on (auditwheel), that it needs no library but TensorFlow's and those systems' own, that the op
+library exports nothing but functions named late_phase_*, and that PyPI would take the metadata (twine). Equal sources give equal bytes.
+"""
+
+import argparse
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LIBRARY = "late_phase/_late_phase_ops.so"
+# They come with the package `tensorflow`, which the wheel requires.
+TENSORFLOW_LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
+# Maintained distributions that offer Python 3.11 or newer -> their glibc.
+DISTRIBUTIONS = {
+    "Debian 12": (2, 36),
+    "Debian 13": (2, 41),
+    "Ubuntu 22.04": (2, 35),
+    "Ubuntu 24.04": (2, 39),
+    "RHEL 8": (2, 28),
+    "RHEL 9": (2, 34),
+    "RHEL 10": (2, 39),
+    "Amazon Linux 2023": (2, 34),
+}
+
+
+class CheckError(Exception):
+    """The wheel is not one to hand out; the message says why."""
+
+
+def run_tool(name, *arguments):
+    """Runs a tool of this Python environment; what it prints is shown only if it fails."""
+    tools = os.path.dirname(sys.executable)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["PATH"] = tools + os.pathsep + environment.get("PATH", os.defpath)  # auditwheel looks for patchelf
+    environment.setdefault("SOURCE_DATE_EPOCH", "315532800")  # 1980, the least that a zip file can say
+    run = subprocess.run([os.path.join(tools, name), *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if run.returncode:
+        raise CheckError(f"{name} {arguments[0]} failed:\n{run.stdout.strip()}")
+
+
+def without_relative_links(page):
+    """The README for a reader who has no source tree: a link into the tree becomes its words and the path."""
+    def words(link):
+        text, path = link[1], link[2]
+        return f"`{path}`" if text == path else f"{text} (`{path}`)"
+
+    return re.sub(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)", words, page)
+
+
+def stage(library, folder):
+    """Lays out in `folder` what setuptools packs: this project's files and the library in its place."""
+    for name in ("pyproject.toml", "setup.py", "VERSION", "LICENSE", "LICENSE-THIRD-PARTY"):
+        shutil.copyfile(os.path.join(PROJECT, name), os.path.join(folder, name))
+    with open(os.path.join(PROJECT, "README.md")) as file:
+        page = without_relative_links(file.read())
+    with open(os.path.join(folder, "README.md"), "w") as file:
+        file.write(page)
+    package = os.path.join(PROJECT, "python")
+    for source in glob.glob(f"{package}/late_phase/**/*.py", recursive=True):
+        target = os.path.join(folder, "python", os.path.relpath(source, package))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copyfile(source, target)
+    staged = os.path.join(folder, "python", LIBRARY)
+    shutil.copyfile(library, staged)
+    # Where pip puts TensorFlow, without the build's own folders.
+    run_tool("patchelf", "--set-rpath", "$ORIGIN/../tensorflow", staged)
+
+
+def only_file(folder):
+    name, = os.listdir(folder)
+    return os.path.join(folder, name)
+
+
+def build(library, folder):
+    """Builds the wheel with setuptools, lets auditwheel name the systems it runs on, and returns its path."""
+    staged, built, audited = (os.path.join(folder, name) for name in ("staged", "built", "audited"))
+    os.mkdir(staged)
+    stage(library, staged)
+    run_tool("pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", built, staged)
+    excluded = [f"--exclude={name}" for name in TENSORFLOW_LIBRARIES]
+    run_tool("auditwheel", "repair", "--strip", *excluded, "--wheel-dir", audited, only_file(built))
+    return only_file(audited)
+
+
+def require_no_other_libraries(wheel):
+    """auditwheel copies libraries that not every system of the tag has into the wheel; there must be none."""
+    copied = [os.path.basename(name) for name in wheel.namelist() if re.match(r"late_phase\.libs/.", name)]
+    if copied:
+        raise CheckError(f"{LIBRARY} must need no libraries but TensorFlow's and the system's. It also needs: {', '.join(copied)}")
+
+
+def require_own_symbols_only(library):
+    """A symbol of another name could meet TensorFlow's or a user's copy of the same library."""
+    listed = subprocess.run(["nm", "--dynamic", "--defined-only", "--format=posix", library], capture_output=True, text=True)
+    if listed.returncode:
+        raise CheckError(f"not a shared library: {library}: {listed.stderr.strip()}")
+    names = [line.split()[0] for line in listed.stdout.splitlines()]
+    foreign = [name for name in names if not name.startswith("late_phase_")]
+    if foreign or not names:
+        raise CheckError(f"{LIBRARY} must export symbols named late_phase_* only (late_phase.lds). It exports: {', '.join(foreign) or 'nothing'}")
+
+
+def platform_tag(path):
+    """late_phase-0.1.0-py3-none-manylinux_2_34_x86_64.whl -> manylinux_2_34_x86_64"""
+    return os.path.basename(path).removesuffix(".whl").split("-")[-1]
+
+
+def distributions(tag):
+    """The distributions whose glibc is new enough for a platform tag."""
+    least = tuple(map(int, re.match(r"manylinux_(\d+)_(\d+)_", tag).groups()))
+    return [name for name, glibc in DISTRIBUTIONS.items() if glibc >= least]
+
+
+def make(library, folder):
+    """Makes the wheel below `folder`, checks it and returns its path."""
+    require_own_symbols_only(library)
+    path = build(library, folder)
+    with zipfile.ZipFile(path) as wheel:
+        require_no_other_libraries(wheel)
+    run_tool("twine", "check", "--strict", path)
+    return path
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="tools/latephase wheel", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", metavar="DIR", required=True, help="the folder to put the wheel into; made if it is not there")
+    parser.add_argument("--library", required=True, help=argparse.SUPPRESS)  # tools/latephase names the one it built
+    options = parser.parse_args(arguments)
+    os.umask(0o022)  # the modes of files are among the bytes of the wheel
+    try:
+        os.makedirs(options.out, exist_ok=True)
+        # There, so that the finished wheel comes to its place in one step.
+        unfinished = tempfile.TemporaryDirectory(prefix=".unfinished-wheel-", dir=options.out)
+    except OSError as error:
+        parser.error(f"`--out` must be a folder to write to, or a path for a new one. Received: --out={options.out} ({error.strerror})")
+    with unfinished as folder:
+        try:
+            path = make(options.library, folder)
+        except CheckError as error:
+            raise SystemExit(f"tools/latephase wheel: {error}") from None
+        finished = os.path.join(options.out, os.path.basename(path))
+        os.replace(path, finished)
+    tag = platform_tag(finished)
+    print(f"{finished}\n{os.path.getsize(finished) / 1e6:.1f} MB, {tag}\n"
+          f"runs on {', '.join(distributions(tag))} and others with glibc {'.'.join(tag.split('_')[1:3])} or newer")
+
+
+if __name__ == "__main__":
+    main()

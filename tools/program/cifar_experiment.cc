@@ -1,0 +1,117 @@
+#include "tools/program/cifar_experiment.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/program/session.h"
+
+namespace late_phase {
+
+const Program& CifarExperiment::program() const {
+  static const Program* const program = new Program{
+      /*name=*/"cifar",
+      /*description=*/
+      "Trains the paper's image networks on CIFAR: plain, and with late-phase weights.",
+      /*data_help=*/
+      "the folder or .tar.gz of CIFAR's binary version, or what holds it; else LATE_PHASE_DATA or "
+      "the cache",
+      /*preset=*/"convnet-quick",
+      /*items=*/"images",
+      /*models=*/{"base", "late-phase"},
+      /*other_models=*/{kAccumulation, "batch-ensemble"},
+      /*progress=*/{"loss", "loss", 3, " loss"},
+      /*columns=*/
+      {{"accuracy", "accuracy %", 2, " %", 100},
+       {"nll", "NLL", 4, " nll"},
+       {"ece", "ECE", 4, " ece"},
+       {"brier", "Brier", 4, " brier"}},
+      /*network_settings=*/{"dataset", "network", "depth", "width"}};
+  return *program;
+}
+
+SettingList CifarExperiment::OwnSettings() {
+  CifarOptions* o = &options_;
+  auto below_one = [](double x) { return x >= 0 && x < 1; };
+  return {
+      Choice("dataset", "the images", {"cifar10", "cifar100"}, &o->dataset),
+      Integer("train_images", "the first of the training set; 0: all", 0, kMany, &o->train_images),
+      Integer("validation_images", "the last of the training set, held out", 0, kMany,
+              &o->validation_images),
+      Integer("test_images", "the first of the test set; 0: all", 0, kMany, &o->test_images),
+      Choice("network", "wide residual network, LeNet-5 with BatchNorm, or PyramidNet",
+             {"wrn", "convnet", "pyramidnet"}, &o->network),
+      Integer("depth", "layers of a WRN: 10, 16, 22, …; of a PyramidNet: 11, 20, 29, …", 10, 1000,
+              &o->depth),
+      Integer("width", "of a WRN, in multiples of 16 channels", 1, 1000, &o->width),
+      Real(
+          "alpha", "channels that a PyramidNet's blocks add together", "a number in [0, 10000]",
+          [](double x) { return x >= 0 && x <= 10000; }, &o->alpha),
+      Real(
+          "shakedrop", "death rate of a PyramidNet's last block; 0: no ShakeDrop",
+          "a number in [0, 1]", [](double x) { return x >= 0 && x <= 1; }, &o->shakedrop),
+      Real(
+          "dropout",
+          "probability that a number is dropped: in a WRN's blocks, after a ConvNet's hidden units",
+          "a number in [0, 1)", below_one, &o->dropout),
+      Boolean("hypernetwork", "makes a WRN's kernels; its embeddings are late-phase",
+              &o->hypernetwork),
+      Boolean("late_batch_norm", "BatchNorm is late-phase", &o->parts.batch_norm),
+      Boolean("late_head", "the last layer is late-phase", &o->parts.head),
+      Boolean("late_rank1", "hidden kernels are scaled by rank-1 factors, which are late-phase",
+              &o->late_rank1),
+      Boolean("late_all", "every weight is late-phase", &o->parts.all),
+      Integer("batch", "images of a minibatch", 1, 1000000, &o->batch),
+      Integer("pad", "pixels around an image before it is cropped at random", 0, 1000,
+              &o->augmentation.pad),
+      Boolean("flip", "images are mirrored at random", &o->augmentation.flip),
+      Integer("cutout", "side of a square that is blanked at random; 0: none", 0, 1000,
+              &o->augmentation.cutout),
+      Positive("learning_rate", "of SGD, until anneal_start", &o->learning_rate),
+      Positive("final_learning_rate", "from anneal_end on; linear from epoch to epoch in between",
+               &o->final_learning_rate),
+      NotNegative("anneal_start", "epochs", &o->anneal_start),
+      NotNegative("anneal_end", "epochs", &o->anneal_end),
+      AscendingIntegers("drop_epochs",
+                        "when the rate falls by drop_factor, instead of being annealed; 0: never",
+                        0, kMany, &o->drop_epochs),
+      Positive("drop_factor", "of the rate at drop_epochs", &o->drop_factor),
+      Real("momentum", "of SGD, Nesterov's", "a number in [0, 1)", below_one, &o->momentum),
+      NotNegative("weight_decay", "of SGD", &o->weight_decay),
+      Real(
+          "member_weight_decay", "of the members, once there are any; -1: as weight_decay",
+          "a number >= 0, or -1", [](double x) { return x >= 0 || x == -1; },
+          &o->member_weight_decay),
+      Boolean("reestimate",
+              "BatchNorm statistics of collapsed weights are estimated anew, as of SWA",
+              &o->reestimate),
+  };
+}
+
+std::unique_ptr<Experiment> CifarExperiment::Copy() const {
+  return std::make_unique<CifarExperiment>(*this);
+}
+
+void CifarExperiment::OpenData(const std::string& path, DataFiles* files) {
+  const char* elsewhere = std::getenv("LATE_PHASE_DATA");
+  auto data = std::make_shared<CifarData>();
+  const std::string complaint = data->Divide(
+      files->Cifar(options_.dataset == "cifar10" ? CifarSet::kCifar10 : CifarSet::kCifar100,
+                   path.empty() && elsewhere != nullptr ? elsewhere : path),
+      options_.train_images, options_.validation_images, options_.test_images);
+  if (!complaint.empty()) throw UsageError(complaint);
+  data_ = std::move(data);
+}
+
+std::unique_ptr<Task> CifarExperiment::MakeTask() const {
+  std::unique_ptr<Cifar> task;
+  Require(Cifar::Create(options_, data_.get(), &task));
+  return task;
+}
+
+std::string CifarExperiment::Advice() const {
+  return absl::StrCat("Start again with a lower --learning-rate (now ", options_.learning_rate,
+                      ").");
+}
+
+}  // namespace late_phase

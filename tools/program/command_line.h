@@ -1,0 +1,31 @@
+// What every command of tools/latephase does around its work: mistakes of the user, exit statuses,
+// the command line. Flags made from settings: tools/program/settings.h.
+#ifndef LATE_PHASE_TOOLS_PROGRAM_COMMAND_LINE_H_
+#define LATE_PHASE_TOOLS_PROGRAM_COMMAND_LINE_H_
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace late_phase {
+
+// A mistake of the user's: exit status 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Reads the command line into `app`, whose name is the command as typed. Prints the help and exits
+// for --help; throws UsageError for what the program does not know.
+void ParseCommandLine(int argc, char** argv, CLI::App* app);
+
+// Runs `work` and returns the status to exit with: its own, 2 for UsageError, 1 for any other
+// exception, whose text goes to standard error behind the command's name.
+int RunProgram(const std::string& command, const std::function<int()>& work);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_TOOLS_PROGRAM_COMMAND_LINE_H_

@@ -1,0 +1,79 @@
+#include "tools/program/enwik8_experiment.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/program/session.h"
+
+namespace late_phase {
+
+const Program& Enwik8Experiment::program() const {
+  static const Program* const program = new Program{
+      /*name=*/"enwik8",
+      /*description=*/
+      "Trains the paper's enwik8 LSTM: plain, with rank-1 factors, with late-phase ones.",
+      /*data_help=*/
+      "enwik8, raw, .gz or .zip, or its folder; else LATE_PHASE_DATA, the cache, or fetched once",
+      /*preset=*/"quick",
+      /*items=*/"characters",
+      /*models=*/{"base", "rank1", "late-phase"},
+      /*other_models=*/{kAccumulation},
+      /*progress=*/{"bpc", "BPC", 3, " bpc"},
+      /*columns=*/{{"bpc", "BPC", 4, " bpc"}},
+      /*network_settings=*/{"units", "embedding"}};
+  return *program;
+}
+
+SettingList Enwik8Experiment::OwnSettings() {
+  Enwik8Options* o = &options_;
+  auto below_one = [](double x) { return x >= 0 && x < 1; };
+  return {
+      Integer("units", "of the LSTM", 1, 100000, &o->units),
+      Integer("embedding", "numbers per character", 1, 100000, &o->embedding),
+      Integer("train_characters", "the first of the training split; 0: all", 0, kMany,
+              &o->limits.train_characters),
+      Integer("validation_characters", "the first of the validation split; 0: all", 0, kMany,
+              &o->limits.validation_characters),
+      Integer("test_characters", "the first of the test split; 0: all", 0, kMany,
+              &o->limits.test_characters),
+      Integer("batch", "parallel streams of text", 1, 1000000, &o->batch),
+      Integer("sequence", "characters through which gradients flow back", 1, 1000000, &o->sequence),
+      Positive("learning_rate", "of Adam", &o->learning_rate),
+      NotNegative("member_learning_rate", "of the rank-1 factors; 0: as learning_rate",
+                  &o->member_learning_rate),
+      Real("beta1", "of Adam", "a number in [0, 1)", below_one, &o->beta1),
+      Real("beta2", "of Adam", "a number in [0, 1)", below_one, &o->beta2),
+      Positive("epsilon", "of Adam", &o->epsilon),
+      NotNegative("clip_norm", "greatest norm of a minibatch's gradients; 0: no clipping",
+                  &o->clip_norm),
+  };
+}
+
+std::unique_ptr<Experiment> Enwik8Experiment::Copy() const {
+  return std::make_unique<Enwik8Experiment>(*this);
+}
+
+void Enwik8Experiment::OpenData(const std::string& path, DataFiles* files) {
+  if (path.empty()) throw UsageError("`data` must name the text. Received: data=");
+  text_ = files->Text(path, options_.limits);
+}
+
+std::unique_ptr<Task> Enwik8Experiment::MakeTask() const {
+  std::unique_ptr<Enwik8> task;
+  Require(Enwik8::Create(options_, text_.get(), &task));
+  return task;
+}
+
+std::unique_ptr<Enwik8> Enwik8Experiment::MakeTaskWithoutText(
+    const std::string& checkpoints) const {
+  std::unique_ptr<Enwik8> task;
+  Require(Enwik8::CreateWithoutText(options_, checkpoints, &task));
+  return task;
+}
+
+std::string Enwik8Experiment::Advice() const {
+  return absl::StrCat("Start again with a lower --learning-rate (now ", options_.learning_rate,
+                      ") or a smaller --clip-norm (now ", options_.clip_norm, ").");
+}
+
+}  // namespace late_phase

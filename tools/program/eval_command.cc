@@ -1,0 +1,289 @@
+// tools/latephase eval: the figures of trained runs' weights, as a table and in evaluation.json.
+// The figures are drawn from there by python/late_phase_cli/evaluation_plot.py.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "tools/program/command_line.h"
+#include "tools/program/commands.h"
+#include "tools/program/evaluation.h"
+#include "tools/program/experiment.h"
+#include "tools/program/files.h"
+#include "tools/program/image_evaluation.h"
+#include "tools/program/interrupt.h"
+#include "tools/program/runs.h"
+#include "tools/program/session.h"
+#include "tools/program/weight_names.h"
+
+namespace late_phase {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kCommand[] = "tools/latephase eval";
+
+struct Command {
+  SessionFlags session;
+  std::vector<std::string> dirs;
+  std::string data, out, weights, flatness;
+  ImageEvaluationOptions images;
+  std::vector<std::string> for_images;  // flags given that only image networks know
+};
+
+Command Parse(int argc, char** argv) {
+  Command command;
+  ImageEvaluationOptions* images = &command.images;
+  CLI::App app("The figures of runs' weights.", kCommand);
+  app.add_option("RUN_DIR", command.dirs,
+                 "folders of runs; of several models in one the late-phase one is taken")
+      ->required();
+  app.add_option("--weights", command.weights,
+                 absl::StrCat("with commas between: ", kWeightNames, "; else all that a run has"));
+  app.add_option("--split", images->split, "test, or validation if the run's data has one")
+      ->capture_default_str();
+  app.add_option("--data", command.data, "as in training");
+  app.add_option("--out", command.out,
+                 "folder of evaluation.json and its figures; by default RUN_DIR/evaluation");
+  AddSessionFlags(&command.session, &app);
+
+  // Of image networks.
+  std::vector<CLI::Option*> own;
+  own.push_back(app.add_flag("--ensemble", images->ensemble,
+                             "the runs' probabilities averaged, too; of collapsed weights unless "
+                             "--weights says otherwise"));
+  own.push_back(app.add_option("--ood", images->ood,
+                               "images to be told apart by the prediction's entropy: folders of "
+                               "CIFAR, or files of records (label byte, 3072 bytes)"));
+  own.push_back(app.add_option("--corrupt", images->corrupt,
+                               "mean error on corrupted images: a folder of CIFAR-10-C or "
+                               "CIFAR-100-C (.npy); without one, generated from the test images"));
+  int64_t generated = 1000;
+  own.push_back(app.add_option("--corrupt-images", generated,
+                               "the first test images, of which corrupted ones are generated")
+                    ->check(CLI::Range(1, 10000))
+                    ->capture_default_str());
+  own.push_back(app.add_option("--flatness", command.flatness,
+                               "with commas between: σ of the weights' relative noise, at which "
+                               "the rise of the loss is measured"));
+  own.push_back(
+      app.add_option("--flatness-split", images->flatness_split, "training or test images")
+          ->check(CLI::IsMember({"training", "test"}))
+          ->capture_default_str());
+  own.push_back(app.add_option("--flatness-images", images->flatness_images, "the first ones")
+                    ->check(CLI::Range(1, 1000000))
+                    ->capture_default_str());
+  own.push_back(app.add_option("--samples", images->samples,
+                               "draws of mc-dropout, of swag, and of the flatness's noise")
+                    ->check(CLI::Range(1, 100000))
+                    ->capture_default_str());
+  own.push_back(app.add_option("--seed", images->seed, "of what is drawn, but for mc-dropout")
+                    ->capture_default_str());
+  ParseCommandLine(argc, argv, &app);
+  for (const CLI::Option* option : own) {
+    if (option->count() > 0) command.for_images.push_back(option->get_name());
+  }
+  if (!command.weights.empty()) images->weights = absl::StrSplit(command.weights, ',');
+  if (!command.flatness.empty()) {
+    for (const std::string& text :
+         std::vector<std::string>(absl::StrSplit(command.flatness, ','))) {
+      double sigma = -1;
+      if (!absl::SimpleAtod(text, &sigma) || !(sigma >= 0) || std::isinf(sigma)) {
+        throw UsageError(
+            absl::StrCat("`flatness` must be numbers >= 0 with commas between. "
+                         "Received: flatness=",
+                         command.flatness));
+      }
+      images->flatness.push_back(sigma);
+    }
+  }
+  return command;
+}
+
+// Found out before the work rather than after it. An earlier evaluation is replaced; any other
+// folder with something in it is not touched.
+void SettleOut(Command* command) {
+  if (command->out.empty()) {
+    if (command->dirs.size() > 1) {
+      throw UsageError(
+          absl::StrCat("`out` must be given for several runs: the folder of evaluation.json. "
+                       "Received: ",
+                       command->dirs.size(), " runs and no --out"));
+    }
+    command->out = (fs::path(command->dirs[0]) / "evaluation").string();
+  }
+  std::error_code ignored;
+  fs::path there = fs::absolute(command->out);
+  while (!fs::exists(there, ignored) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, ignored) || access(there.c_str(), W_OK) != 0) {
+    throw UsageError("`out` must be a folder that can be made and written to. Received: out=" +
+                     command->out);
+  }
+  if (fs::exists(command->out, ignored) && !fs::is_empty(command->out, ignored) &&
+      !fs::exists(fs::path(command->out) / "evaluation.json", ignored)) {
+    throw UsageError(
+        "`out` must be new, empty, or the folder of an earlier evaluation. Received: out=" +
+        command->out);
+  }
+}
+
+void RequireSplit(const std::string& name, const std::vector<Split>& splits) {
+  std::vector<std::string> names;
+  for (const Split split : splits) names.push_back(SplitName(split));
+  for (const std::string& there : names) {
+    if (there == name) return;
+  }
+  throw UsageError(absl::StrCat("`split` must be one of ", absl::StrJoin(names, ", "),
+                                ". Received: split=", name));
+}
+
+std::vector<EvaluatedRun> OpenRuns(const Command& command) {
+  std::vector<EvaluatedRun> runs;
+  DataFiles files;
+  for (const std::string& dir : command.dirs) {
+    EvaluatedRun one{RunFolderIn(dir), nullptr, nullptr, nullptr};
+    one.experiment = ReadExperiment(one.folder);
+    const std::string program = one.experiment->program().name;
+    if (!runs.empty() && program != runs[0].experiment->program().name) {
+      throw UsageError(absl::StrCat(
+          "the runs must be of one program. Received: ", runs[0].experiment->program().name, " in ",
+          runs[0].folder, " and ", program, " in ", one.folder));
+    }
+    if (program != "cifar" && !command.for_images.empty()) {
+      throw UsageError(absl::StrCat(command.for_images[0],
+                                    " is for runs of cifar, whose networks classify images. "
+                                    "Received: a run of ",
+                                    program, ", ", one.folder));
+    }
+    one.experiment->recipe().device = command.session.device;
+    one.experiment->OpenData(command.data, &files);
+    one.task = one.experiment->MakeTask();
+    RequireSplit(command.images.split, one.task->splits());
+    one.run = RestoreRun(one.folder, command.session.threads, one.task.get());
+    runs.push_back(std::move(one));
+  }
+  return runs;
+}
+
+// Rows of a task that knows its figures and nothing else of its predictions.
+std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
+                                         const ImageEvaluationOptions& asked) {
+  const Split split = asked.split == "test" ? Split::kTest : Split::kValidation;
+  std::vector<std::vector<std::string>> names;
+  for (const std::string& name : asked.weights) {
+    if (name != "mc-dropout" && name != "swag") continue;
+    throw UsageError(absl::StrCat("`weights` must be of another kind: ", name,
+                                  " is for runs of cifar. Received: weights=", name, " for ",
+                                  runs[0].folder));
+  }
+  for (const EvaluatedRun& one : runs)
+    names.push_back(WeightNames(asked.weights, *one.task, *one.run));
+  std::vector<EvaluationRow> rows;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    Task* task = runs[r].task.get();
+    Run* run = runs[r].run.get();
+    std::vector<Figures> members;
+    Figures ensemble;
+    if (absl::c_linear_search(names[r], "ensemble")) {
+      Require(task->EvaluateMembers(run, split, &members, &ensemble));
+    }
+    for (const std::string& name : names[r]) {
+      Figures figures;
+      if (name == "ensemble") {
+        figures = ensemble;
+      } else if (name == "collapsed" || name == "swa") {
+        Require(task->Evaluate(run, split, WeightSetOf(name, *run), 0, &figures));
+      } else if (!members.empty()) {
+        figures = members[MemberOf(name, *task, *run)];
+      } else {
+        Require(
+            task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(name, *task, *run), &figures));
+      }
+      rows.push_back({runs[r].folder, name, figures, Json(figures)});
+    }
+  }
+  return rows;
+}
+
+// Of one run: its weights and their figures. Of several: their folders, too.
+std::string TableText(const std::vector<EvaluatedRun>& runs, const std::string& split,
+                      const std::vector<Column>& further, const std::vector<EvaluationRow>& rows) {
+  const bool several = runs.size() > 1;
+  std::string text;
+  for (const EvaluatedRun& run : runs) {
+    absl::StrAppend(&text, run.folder, ", step ", run.run->step(), "\n");
+  }
+  std::vector<Column> columns = runs[0].experiment->program().columns;
+  for (Column& column : columns) column.head = absl::StrCat(split, " ", column.head);
+  columns.insert(columns.end(), further.begin(), further.end());
+  absl::StrAppend(&text, "\n|", several ? " run |" : "", " weights |");
+  for (const Column& column : columns) absl::StrAppend(&text, " ", column.head, " |");
+  absl::StrAppend(&text, "\n|", several ? "---|" : "", "---|");
+  for (size_t i = 0; i < columns.size(); ++i) absl::StrAppend(&text, "---|");
+  for (const EvaluationRow& row : rows) {
+    absl::StrAppend(&text, "\n|", several ? absl::StrCat(" ", row.run, " |") : "", " ", row.weights,
+                    " |");
+    for (const Column& column : columns) {
+      absl::StrAppend(&text, " ", column.Number(row.figures), " |");
+    }
+  }
+  return text + "\n";
+}
+
+Json EvaluationJson(const std::vector<EvaluatedRun>& runs, const std::string& split,
+                    const ImageEvaluation& evaluation) {
+  Json json = {{"program", runs[0].experiment->program().name}, {"split", split}};
+  for (const EvaluatedRun& run : runs) {
+    json["runs"].push_back({{"run", run.folder},
+                            {"model", run.experiment->recipe().model},
+                            {"seed", run.experiment->recipe().seed},
+                            {"step", run.run->step()}});
+  }
+  for (const EvaluationRow& row : evaluation.rows) {
+    Json one = {{"run", row.run}, {"weights", row.weights}};
+    one.update(row.details);
+    json["rows"].push_back(one);
+  }
+  json.update(evaluation.details);
+  return json;
+}
+
+int Main(int argc, char** argv) {
+  Command command = Parse(argc, argv);
+  ChooseDevice(&command.session);
+  const std::vector<EvaluatedRun> runs = OpenRuns(command);
+  SettleOut(&command);
+  const std::string& split = command.images.split;
+  ImageEvaluation evaluation;
+  if (runs[0].experiment->program().name == "cifar") {
+    evaluation = EvaluateImages(runs, command.images);
+  } else {
+    evaluation.rows = EvaluateTasks(runs, command.images);
+  }
+  const FinishFirst finish("tools/latephase eval: writing its results");
+  std::fputs(TableText(runs, split, evaluation.columns, evaluation.rows).c_str(), stdout);
+  std::fputs(evaluation.below.c_str(), stdout);
+  std::fflush(stdout);
+  MakeOutFolder(command.out);
+  WriteFile(command.out + "/evaluation.json",
+            EvaluationJson(runs, split, evaluation).dump(1) + "\n");
+  return 0;
+}
+
+}  // namespace
+
+int EvalCommand(int argc, char** argv) {
+  return RunProgram(kCommand, [&] { return Main(argc, argv); });
+}
+
+}  // namespace late_phase

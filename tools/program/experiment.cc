@@ -1,0 +1,76 @@
+#include "tools/program/experiment.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "tools/program/cifar_experiment.h"
+#include "tools/program/enwik8_experiment.h"
+
+namespace late_phase {
+
+std::string Column::Number(const Figures& figures) const {
+  return absl::StrFormat("%.*f", digits, scale * figures.at(figure));
+}
+
+SettingList Experiment::Settings() {
+  Recipe* r = &recipe();
+  program_name_ = program().name;
+  std::vector<std::string> models = program().models;
+  models.push_back("all");
+  models.insert(models.end(), program().other_models.begin(), program().other_models.end());
+  SettingList settings = {
+      Choice("program", "what this is a run of", {program_name_}, &program_name_),
+      Choice("model", "the network to train, or all of the compared ones", models, &r->model),
+      Text("pretrained", "folder of a run whose weights this one starts from; empty: fresh ones",
+           &r->pretrained),
+      Integer("seed", "of the weights and the members' noise", 0, kMany, &r->seed),
+      Integer("seeds", "runs of each model, with consecutive seeds", 1, 1000, &seeds),
+  };
+  const SettingList own = OwnSettings();
+  settings.insert(settings.end(), own.begin(), own.end());
+  settings.insert(
+      settings.end(),
+      {
+          Positive("epochs", "passes over the training data", &r->epochs),
+          Integer("steps", "minibatches in all, instead of epochs; 0: epochs", 0, kMany, &r->steps),
+          Integer("members", "late-phase members K, and minibatches of a step of the base", 2, 1000,
+                  &r->members),
+          NotNegative("t0", "epochs before the members are spawned", &r->t0),
+          NotNegative("sigma", "spawning noise, relative to the weights", &r->sigma),
+          Real(
+              "gamma", "scale of the base's summed gradients", "a number in (0, 1]",
+              [](double x) { return x > 0 && x <= 1; }, &r->gamma),
+          NotNegative("base_decay_scale",
+                      "on the base's weight decay once its gradients are accumulated; 1 is the "
+                      "paper's, members times gamma keeps its balance with SGD's gradients",
+                      &r->base_decay_scale),
+          Boolean("freeze_base", "once there are members, they alone are trained", &r->freeze_base),
+          Real(
+              "swa_start", "epochs before averaging over time begins; -1: never", "a number >= -1",
+              [](double x) { return x >= -1; }, &r->swa_start),
+          Positive("swa_every", "epochs between samples", &r->swa_every),
+          Integer("swag_rank", "deviations from the average that are kept for SWAG; 0: no SWAG", 0,
+                  1000, &r->swag_rank),
+          Choice("dtype", "of weights and computation", {"float32", "float64"}, &r->dtype),
+          Integer("log_every", "minibatches between lines of metrics.jsonl", 1, kMany, &log_every),
+          NotNegative("evaluate_every", "epochs between evaluations; 0: only at the end",
+                      &evaluate_every),
+          Integer("checkpoint_every", "minibatches between checkpoints", 1, kMany,
+                  &checkpoint_every),
+      });
+  return settings;
+}
+
+std::unique_ptr<Experiment> MakeExperiment(const std::string& program) {
+  std::unique_ptr<Experiment> all[] = {std::make_unique<Enwik8Experiment>(),
+                                       std::make_unique<CifarExperiment>()};
+  std::vector<std::string> names;
+  for (std::unique_ptr<Experiment>& experiment : all) {
+    if (experiment->program().name == program) return std::move(experiment);
+    names.push_back(experiment->program().name);
+  }
+  throw UsageError(absl::StrCat("the training program must be one of ", absl::StrJoin(names, ", "),
+                                ". Received: ", program));
+}
+
+}  // namespace late_phase

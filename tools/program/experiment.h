@@ -1,0 +1,84 @@
+// A training program as the commands train and eval see it: what there is to set, its data, its
+// task, and the words for its figures. MakeExperiment knows them all.
+#ifndef LATE_PHASE_TOOLS_PROGRAM_EXPERIMENT_H_
+#define LATE_PHASE_TOOLS_PROGRAM_EXPERIMENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/training/trainer.h"
+#include "tools/program/data_files.h"
+#include "tools/program/settings.h"
+
+namespace late_phase {
+
+// A figure as it is shown: "2.331 bpc", or below a head of a table.
+struct Column {
+  std::string figure;  // its name in Figures
+  std::string head;    // "BPC"
+  int digits;          // behind the point
+  std::string unit;    // " bpc"
+  double scale = 1;    // 100 for shares in percent
+
+  std::string Number(const Figures& figures) const;  // "2.331"
+  std::string Text(const Figures& figures) const { return Number(figures) + unit; }
+};
+
+// What is the same for all runs of a program.
+struct Program {
+  std::string name;
+  std::string description;  // the first line of --help
+  std::string data_help;    // of --data
+  std::string preset;       // taken if none is given
+  std::string items;        // what minibatches consist of: "characters"
+  // Those of "all". The last one is forked from the one before it at T0.
+  std::vector<std::string> models;
+  std::vector<std::string> other_models;  // trained only when asked for by name
+  Column progress;                        // of the training loss (Task::OfLoss)
+  std::vector<Column> columns;            // of a trained model (Task::Evaluate)
+  // Settings that must be the same in a run whose weights another one starts from.
+  std::vector<std::string> network_settings;
+};
+
+// The values of one config.toml. `model` "all" and `seeds` > 1 stand for several runs.
+class Experiment {
+ public:
+  virtual ~Experiment() = default;
+
+  virtual const Program& program() const = 0;
+  virtual Recipe& recipe() = 0;
+  virtual const Recipe& recipe() const = 0;
+  // With its own values; the data is shared.
+  virtual std::unique_ptr<Experiment> Copy() const = 0;
+
+  // Both throw UsageError for what the user can mend. Tasks may use the data for as long as this
+  // experiment, or a copy of it, is there.
+  virtual void OpenData(const std::string& path, DataFiles* files) = 0;
+  virtual std::unique_ptr<Task> MakeTask() const = 0;
+
+  // Ends the message about a loss that is not finite.
+  virtual std::string Advice() const = 0;
+
+  // Every value, this object's: the common ones around the program's own.
+  SettingList Settings();
+
+  int64_t seeds = 1;
+  int64_t log_every = 100, checkpoint_every = 500;  // minibatches
+  double evaluate_every = 1;                        // epochs
+
+ protected:
+  // Network, data and optimizer.
+  virtual SettingList OwnSettings() = 0;
+
+ private:
+  std::string program_name_;  // as config.toml has it
+};
+
+// UsageError with the names there are if there is no such program.
+std::unique_ptr<Experiment> MakeExperiment(const std::string& program);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_TOOLS_PROGRAM_EXPERIMENT_H_

@@ -1,0 +1,58 @@
+#include "tools/program/session.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "optimizers/session.h"
+#include "tensorflow/core/framework/device_attributes.pb.h"
+#include "tools/program/command_line.h"
+
+namespace late_phase {
+
+void Require(const absl::Status& status) {
+  if (status.ok()) return;
+  const std::string text(status.message());
+  if (absl::IsInvalidArgument(status) || absl::IsNotFound(status)) throw UsageError(text);
+  throw std::runtime_error(text);
+}
+
+SessionFlags::SessionFlags() : threads(std::max(1u, std::thread::hardware_concurrency())) {}
+
+void AddSessionFlags(SessionFlags* flags, CLI::App* app) {
+  app->add_option("--device", flags->device, "CPU:0, GPU:0, …; else a GPU if there is one");
+  app->add_option("--threads", flags->threads,
+                  "of the CPU inside ops; results depend on it by rounding")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
+void ChooseDevice(SessionFlags* flags) {
+  std::unique_ptr<tensorflow::Session> session;
+  Require(OpenSession(static_cast<int>(flags->threads), &session));
+  std::vector<tensorflow::DeviceAttributes> devices;
+  Require(session->ListDevices(&devices));
+  std::vector<std::string> names;
+  for (const auto& device : devices) {
+    const size_t at = device.name().rfind("device:");
+    names.push_back(device.name().substr(at + std::string("device:").size()));
+  }
+  if (flags->device.empty()) {
+    const auto gpu = std::find_if(names.begin(), names.end(), [](const std::string& name) {
+      return absl::StartsWith(name, "GPU:");
+    });
+    flags->device = gpu == names.end() ? "CPU:0" : *gpu;
+  } else if (std::find(names.begin(), names.end(), flags->device) == names.end()) {
+    throw UsageError(
+        absl::StrCat("`device` must be one of ", absl::StrJoin(names, ", "),
+                     ", the devices that TensorFlow finds. Received: device=", flags->device));
+  }
+}
+
+}  // namespace late_phase

@@ -1,0 +1,32 @@
+// What the commands that run TensorFlow share: where it computes, and what becomes of its statuses.
+#ifndef LATE_PHASE_TOOLS_PROGRAM_SESSION_H_
+#define LATE_PHASE_TOOLS_PROGRAM_SESSION_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace CLI {
+class App;
+}
+
+namespace late_phase {
+
+// Throws std::runtime_error with the status's text if it is not OK; UsageError if the user can mend
+// it.
+void Require(const absl::Status& status);
+
+// Flags that say how a command works, not what it computes.
+struct SessionFlags {
+  std::string device;  // "CPU:0", "GPU:0"; empty: a GPU if there is one
+  int64_t threads;
+  SessionFlags();
+};
+void AddSessionFlags(SessionFlags* flags, CLI::App* app);
+// Settles `device`; UsageError if there is no such device.
+void ChooseDevice(SessionFlags* flags);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_TOOLS_PROGRAM_SESSION_H_

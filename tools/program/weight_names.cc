@@ -1,0 +1,64 @@
+#include "tools/program/weight_names.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tools/program/command_line.h"
+#include "tools/program/runs.h"
+
+namespace late_phase {
+namespace {
+
+void RequireMembers(const std::string& name, const Run& run) {
+  if (run.step() > run.options().start) return;
+  throw UsageError(absl::StrCat("`weights` must be there: the members begin at step ",
+                                run.options().start, ". Received: weights=", name, " at step ",
+                                run.step()));
+}
+
+}  // namespace
+
+int32_t MemberOf(const std::string& name, const Task& task, const Run& run) {
+  const int64_t alive = task.MembersAt(run.step());
+  if (name == "current") return LastMember(run.options(), run.step());
+  int32_t k = -1;
+  const bool is_number = name.rfind("member-", 0) == 0 && absl::SimpleAtoi(name.substr(7), &k);
+  if (!is_number) {
+    throw UsageError(
+        absl::StrCat("`weights` must be ", kWeightNames, ". Received: weights=", name));
+  }
+  if (k < 0 || k >= alive) {
+    throw UsageError(absl::StrCat("`weights` must be member-0 to member-", alive - 1, " at step ",
+                                  run.step(), ". Received: weights=", name));
+  }
+  return k;
+}
+
+std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Task& task,
+                                     const Run& run) {
+  std::vector<std::string> all = asked, names;
+  if (all.empty()) {
+    all = {"collapsed"};
+    if (HasAverage(run.options(), run.step())) all.push_back("swa");
+    if (task.MembersAt(run.step()) > 1) all.insert(all.end(), {"members", "ensemble"});
+  }
+  for (const std::string& name : all) {
+    if (name == "members") {
+      RequireMembers(name, run);
+      for (int64_t k = 0; k < task.MembersAt(run.step()); ++k) {
+        names.push_back(absl::StrCat("member-", k));
+      }
+      continue;
+    }
+    if (name == "ensemble") {
+      RequireMembers(name, run);
+    } else if (name == "collapsed" || name == "swa") {
+      WeightSetOf(name, run);
+    } else if (name != "mc-dropout" && name != "swag") {
+      MemberOf(name, task, run);
+    }
+    names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace late_phase

@@ -1,0 +1,29 @@
+// The weights of a run that `eval --weights` can name.
+#ifndef LATE_PHASE_TOOLS_PROGRAM_WEIGHT_NAMES_H_
+#define LATE_PHASE_TOOLS_PROGRAM_WEIGHT_NAMES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/training/trainer.h"
+#include "optimizers/run.h"
+
+namespace late_phase {
+
+constexpr char kWeightNames[] =
+    "collapsed, swa, members, ensemble, current, member-K, mc-dropout or swag";
+
+// What is asked for, one name per set: as above, but "members" comes back as "member-K" of each.
+// Nothing asked for: all that the run has, but for what must be drawn, mc-dropout and swag. Throws
+// UsageError for names that are unknown, and for members and averages that the run does not have;
+// whether it has dropout or SWAG's moments is for the task to say.
+std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Task& task,
+                                     const Run& run);
+
+// The member of "member-3", or of "current": the one that was trained last.
+int32_t MemberOf(const std::string& name, const Task& task, const Run& run);
+
+}  // namespace late_phase
+
+#endif  // LATE_PHASE_TOOLS_PROGRAM_WEIGHT_NAMES_H_

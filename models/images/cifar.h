@@ -89,11 +89,11 @@ class Cifar : public Task {
   std::string epoch_loss() const override { return epoch_loss_; }
   absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
   absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
-  Figures OfLoss(double loss) const override { return {{"loss", loss}}; }
+  Metrics OfLoss(double loss) const override { return {{"loss", loss}}; }
   absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                        Figures* figures) override;
-  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
-                               Figures* ensemble) override;
+                        Metrics* metrics) override;
+  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Metrics>* members,
+                               Metrics* ensemble) override;
 
   // The probabilities [images, classes] of any images. A BatchEnsemble is not one network: but for
   // kCurrent its prediction is the mean of its members'.
@@ -128,7 +128,7 @@ class Cifar : public Task {
   absl::Status Reestimate(Run* run, WeightSet set);
   absl::Status Estimate(Run* run, WeightSet set, std::vector<tensorflow::Tensor>* statistics);
   const ImageView& ImagesOf(Split split) const;
-  Figures FiguresOf(const std::vector<double>& probabilities, Split split) const;
+  Metrics MetricsOf(const std::vector<double>& probabilities, Split split) const;
 
   CifarOptions options_;
   const CifarData* data_;

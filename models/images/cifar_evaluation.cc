@@ -1,5 +1,5 @@
 // The half of models/images/cifar.h that evaluates: the networks of each set of weights, BatchNorm
-// statistics that are estimated for them, predictions and their figures.
+// statistics that are estimated for them, predictions and their metrics.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -246,31 +246,31 @@ absl::Status Cifar::PredictByOne(Run* run, const ImageView& images, const Predic
   return absl::OkStatus();
 }
 
-Figures Cifar::FiguresOf(const std::vector<double>& probabilities, Split split) const {
+Metrics Cifar::MetricsOf(const std::vector<double>& probabilities, Split split) const {
   const ImageView& images = ImagesOf(split);
-  ClassificationFigures figures(data_->classes);
+  ClassificationMetrics metrics(data_->classes);
   for (int64_t i = 0; i < images.count; ++i) {
-    figures.Add(&probabilities[i * data_->classes], images.labels[i]);
+    metrics.Add(&probabilities[i * data_->classes], images.labels[i]);
   }
-  return {{"accuracy", figures.accuracy()},
-          {"nll", figures.nll()},
-          {"ece", figures.ece()},
-          {"brier", figures.brier()}};
+  return {{"accuracy", metrics.accuracy()},
+          {"nll", metrics.nll()},
+          {"ece", metrics.ece()},
+          {"brier", metrics.brier()}};
 }
 
 absl::Status Cifar::Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                             Figures* figures) {
+                             Metrics* metrics) {
   std::vector<double> probabilities;
   if (absl::Status status = Predict(run, ImagesOf(split), {set, member}, &probabilities);
       !status.ok()) {
     return status;
   }
-  *figures = FiguresOf(probabilities, split);
+  *metrics = MetricsOf(probabilities, split);
   return absl::OkStatus();
 }
 
-absl::Status Cifar::EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
-                                    Figures* ensemble) {
+absl::Status Cifar::EvaluateMembers(Run* run, Split split, std::vector<Metrics>* members,
+                                    Metrics* ensemble) {
   std::vector<std::vector<double>> probabilities;
   std::vector<double> mean;
   if (absl::Status status =
@@ -279,8 +279,8 @@ absl::Status Cifar::EvaluateMembers(Run* run, Split split, std::vector<Figures>*
     return status;
   }
   members->clear();
-  for (const std::vector<double>& one : probabilities) members->push_back(FiguresOf(one, split));
-  *ensemble = FiguresOf(mean, split);
+  for (const std::vector<double>& one : probabilities) members->push_back(MetricsOf(one, split));
+  *ensemble = MetricsOf(mean, split);
   return absl::OkStatus();
 }
 

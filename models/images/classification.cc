@@ -13,7 +13,7 @@ void Softmax(const double* logits, int64_t classes, double* probabilities) {
   for (int64_t c = 0; c < classes; ++c) probabilities[c] /= sum;
 }
 
-void ClassificationFigures::Add(const double* probabilities, int32_t label) {
+void ClassificationMetrics::Add(const double* probabilities, int32_t label) {
   const double* end = probabilities + classes_;
   ++count_;
   if (std::any_of(probabilities, end, [](double p) { return std::isnan(p); })) {
@@ -34,17 +34,17 @@ void ClassificationFigures::Add(const double* probabilities, int32_t label) {
   its.confidence += *largest;
 }
 
-double ClassificationFigures::accuracy() const {
+double ClassificationMetrics::accuracy() const {
   int64_t right = 0;
   for (const Bin& bin : bins_) right += bin.right;
   return static_cast<double>(right) / static_cast<double>(count_);
 }
 
-double ClassificationFigures::nll() const { return nll_ / static_cast<double>(count_); }
+double ClassificationMetrics::nll() const { return nll_ / static_cast<double>(count_); }
 
-double ClassificationFigures::brier() const { return brier_ / static_cast<double>(count_); }
+double ClassificationMetrics::brier() const { return brier_ / static_cast<double>(count_); }
 
-double ClassificationFigures::ece() const {
+double ClassificationMetrics::ece() const {
   if (std::isnan(nll_)) return nll_;
   // |right/n − confidence/n| · n/count
   double sum = 0;
@@ -52,7 +52,7 @@ double ClassificationFigures::ece() const {
   return sum / static_cast<double>(count_);
 }
 
-std::vector<ClassificationFigures::Reliability> ClassificationFigures::reliability() const {
+std::vector<ClassificationMetrics::Reliability> ClassificationMetrics::reliability() const {
   std::vector<Reliability> reliability;
   for (const Bin& bin : bins_) {
     const double n = static_cast<double>(bin.count);

@@ -1,4 +1,4 @@
-// Figures of a classifier: accuracy, negative log likelihood, Brier score, expected calibration
+// Metrics of a classifier: accuracy, negative log likelihood, Brier score, expected calibration
 // error. No TensorFlow.
 #ifndef LATE_PHASE_MODELS_IMAGES_CLASSIFICATION_H_
 #define LATE_PHASE_MODELS_IMAGES_CLASSIFICATION_H_
@@ -13,10 +13,10 @@ namespace late_phase {
 // logits: [classes], read. probabilities: [classes], written; may be the logits.
 void Softmax(const double* logits, int64_t classes, double* probabilities);
 
-// Collects predictions, then tells the figures over all of them; NaN while there are none.
-class ClassificationFigures {
+// Collects predictions, then tells the metrics over all of them; NaN while there are none.
+class ClassificationMetrics {
  public:
-  explicit ClassificationFigures(int64_t classes) : classes_(classes) {}
+  explicit ClassificationMetrics(int64_t classes) : classes_(classes) {}
 
   // probabilities: [classes], read. REQUIRES: 0 <= label < classes.
   // A prediction with a NaN among its probabilities is wrong, and makes nll(), brier() and ece()

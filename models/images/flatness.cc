@@ -36,11 +36,11 @@ absl::Status LossOf(Cifar* task, Run* run, const ImageView& images,
   absl::Status status = task->PredictTrial(run, images, &probabilities);
   if (!status.ok()) return status;
   const int64_t classes = static_cast<int64_t>(probabilities.size()) / images.count;
-  ClassificationFigures figures(classes);
+  ClassificationMetrics metrics(classes);
   for (int64_t i = 0; i < images.count; ++i) {
-    figures.Add(&probabilities[i * classes], images.labels[i]);
+    metrics.Add(&probabilities[i * classes], images.labels[i]);
   }
-  *loss = figures.nll();
+  *loss = metrics.nll();
   return absl::OkStatus();
 }
 

@@ -241,7 +241,7 @@ absl::Status Enwik8::Batch(int64_t t, Run::Feeds* feeds) {
   return absl::OkStatus();
 }
 
-Figures Enwik8::OfLoss(double loss) const {
+Metrics Enwik8::OfLoss(double loss) const {
   return {{"loss", loss}, {"bpc", loss / std::log(2.0)}};
 }
 
@@ -294,15 +294,15 @@ absl::Status Enwik8::Losses(Run* run, Split split, WeightSet set, int32_t member
 }
 
 absl::Status Enwik8::Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                              Figures* figures) {
+                              Metrics* metrics) {
   std::vector<double> losses;
   if (absl::Status status = Losses(run, split, set, member, &losses); !status.ok()) return status;
-  *figures = OfLoss(Mean(losses));
+  *metrics = OfLoss(Mean(losses));
   return absl::OkStatus();
 }
 
-absl::Status Enwik8::EvaluateMembers(Run* run, Split split, std::vector<Figures>* each,
-                                     Figures* ensemble) {
+absl::Status Enwik8::EvaluateMembers(Run* run, Split split, std::vector<Metrics>* each,
+                                     Metrics* ensemble) {
   // The ensemble's probability of a character is the mean of the members': −ln mean_k exp(−loss_k).
   std::vector<double> probabilities, losses;
   each->clear();

@@ -53,11 +53,11 @@ class Enwik8 : public Task {
   std::string epoch_loss() const override { return epoch_loss_; }
   absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
   absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
-  Figures OfLoss(double loss) const override;
+  Metrics OfLoss(double loss) const override;
   absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                        Figures* figures) override;
-  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
-                               Figures* ensemble) override;
+                        Metrics* metrics) override;
+  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Metrics>* members,
+                               Metrics* ensemble) override;
 
   // Text that the network writes after `prompt`. A higher temperature is bolder; 0 always takes the
   // likeliest character.

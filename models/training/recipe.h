@@ -44,8 +44,8 @@ struct TrainPlan {
   int64_t steps_per_epoch = 0;
   int64_t steps = 0;  // in all
   LatePhaseOptions late_phase;
-  double bytes =
-      0;  // of memory that training takes, about (models/training/memory.h); the task fills it in
+  // Of memory that training takes, about (models/training/memory.h); the task fills it in.
+  double bytes = 0;
 };
 absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan);
 

@@ -47,8 +47,8 @@ absl::Status Keep(const std::string& from, const std::string& to, int64_t step, 
   return error ? Failed("write " + to, error.message()) : absl::OkStatus();
 }
 
-void Append(const Figures& figures, Json* line) {
-  for (const auto& [name, value] : figures) (*line)[name] = value;
+void Append(const Metrics& metrics, Json* line) {
+  for (const auto& [name, value] : metrics) (*line)[name] = value;
 }
 
 }  // namespace
@@ -99,12 +99,12 @@ absl::Status RunFolder::Write(const std::string& line) {
 
 namespace {
 
-tensorflow::Event ScalarEvent(int64_t step, const std::string& prefix, const Figures& figures) {
+tensorflow::Event ScalarEvent(int64_t step, const std::string& prefix, const Metrics& metrics) {
   tensorflow::Event event;
   event.set_step(step);
   event.set_wall_time(
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-  for (const auto& [name, value] : figures) {
+  for (const auto& [name, value] : metrics) {
     auto* scalar = event.mutable_summary()->add_value();
     scalar->set_tag(absl::StrCat(prefix, "/", name));
     scalar->set_simple_value(static_cast<float>(value));
@@ -114,22 +114,22 @@ tensorflow::Event ScalarEvent(int64_t step, const std::string& prefix, const Fig
 
 }  // namespace
 
-absl::Status RunFolder::LogTraining(int64_t step, double epoch, const Figures& figures) {
+absl::Status RunFolder::LogTraining(int64_t step, double epoch, const Metrics& metrics) {
   Json line = {{"kind", "train"}, {"step", step}, {"epoch", epoch}};
-  Append(figures, &line);
-  events_->WriteEvent(ScalarEvent(step, "train", figures));
+  Append(metrics, &line);
+  events_->WriteEvent(ScalarEvent(step, "train", metrics));
   return Write(line.dump());
 }
 
 absl::Status RunFolder::LogEvaluation(int64_t step, double epoch, const std::string& split,
-                                      const std::string& weights, const Figures& figures) {
+                                      const std::string& weights, const Metrics& metrics) {
   Json line = {{"kind", "evaluation"},
                {"step", step},
                {"epoch", epoch},
                {"split", split},
                {"weights", weights}};
-  Append(figures, &line);
-  events_->WriteEvent(ScalarEvent(step, absl::StrCat(split, "/", weights), figures));
+  Append(metrics, &line);
+  events_->WriteEvent(ScalarEvent(step, absl::StrCat(split, "/", weights), metrics));
   return Write(line.dump());
 }
 

@@ -1,5 +1,5 @@
 // What a training run writes about itself: metrics.jsonl, one object per line, and TensorBoard
-// events of the same figures.
+// events of the same metrics.
 #ifndef LATE_PHASE_MODELS_TRAINING_RUN_FOLDER_H_
 #define LATE_PHASE_MODELS_TRAINING_RUN_FOLDER_H_
 
@@ -15,7 +15,7 @@
 namespace late_phase {
 
 // Named numbers of a model: {"bpc": 1.63}.
-using Figures = std::map<std::string, double>;
+using Metrics = std::map<std::string, double>;
 
 class RunFolder {
  public:
@@ -29,11 +29,11 @@ class RunFolder {
   // from.
   static absl::Status CopyMetrics(const std::string& from, const std::string& to, int64_t step);
 
-  // {"kind": "train", "step": …, "epoch": …, figures}
-  absl::Status LogTraining(int64_t step, double epoch, const Figures& figures);
-  // {"kind": "evaluation", …, "split": "validation", "weights": "collapsed", figures}
+  // {"kind": "train", "step": …, "epoch": …, metrics}
+  absl::Status LogTraining(int64_t step, double epoch, const Metrics& metrics);
+  // {"kind": "evaluation", …, "split": "validation", "weights": "collapsed", metrics}
   absl::Status LogEvaluation(int64_t step, double epoch, const std::string& split,
-                             const std::string& weights, const Figures& figures);
+                             const std::string& weights, const Metrics& metrics);
 
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoint"; }

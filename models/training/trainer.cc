@@ -134,11 +134,11 @@ absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& 
           task->OfLoss(line_loss / minibatches),
           minibatches * task->items_per_step() / (training - line_training),
           (Now() - begin) / (run->step() - first) * (options.steps - run->step())};
-      Figures figures = progress.figures;
-      figures["items_per_second"] = progress.items_per_second;
-      figures["input_wait"] = (batches.waited() - line_waited) / (training - line_training);
-      figures["seconds"] = folder->earlier_seconds() + training;
-      status = folder->LogTraining(run->step(), epoch(), figures);
+      Metrics metrics = progress.metrics;
+      metrics["items_per_second"] = progress.items_per_second;
+      metrics["input_wait"] = (batches.waited() - line_waited) / (training - line_training);
+      metrics["seconds"] = folder->earlier_seconds() + training;
+      status = folder->LogTraining(run->step(), epoch(), metrics);
       if (options.progress) options.progress(progress);
       line_loss = 0;
       line_step = run->step();
@@ -150,11 +150,11 @@ absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& 
         run->step() % options.evaluate_every == 0) {
       for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
         if (set == WeightSet::kSwa && !HasAverage(run->options(), run->step())) continue;
-        Figures figures;
-        status = task->Evaluate(run, task->watched(), set, 0, &figures);
+        Metrics metrics;
+        status = task->Evaluate(run, task->watched(), set, 0, &metrics);
         if (!status.ok()) break;
         status = folder->LogEvaluation(run->step(), epoch(), SplitName(task->watched()),
-                                       WeightSetName(set), figures);
+                                       WeightSetName(set), metrics);
       }
     }
     if (status.ok()) status = fork();

@@ -53,13 +53,13 @@ class Task {
   virtual absl::Status Batch(int64_t t, Run::Feeds* feeds) = 0;
 
   // A mean training loss in the task's own terms.
-  virtual Figures OfLoss(double loss) const = 0;
+  virtual Metrics OfLoss(double loss) const = 0;
   // `member` is used by WeightSet::kCurrent.
   virtual absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                                Figures* figures) = 0;
-  // Each member's figures, and those of their averaged predictions.
-  virtual absl::Status EvaluateMembers(Run* run, Split split, std::vector<Figures>* members,
-                                       Figures* ensemble) = 0;
+                                Metrics* metrics) = 0;
+  // Each member's metrics, and those of their averaged predictions.
+  virtual absl::Status EvaluateMembers(Run* run, Split split, std::vector<Metrics>* members,
+                                       Metrics* ensemble) = 0;
 };
 
 // The mean of a loss over the epoch so far, kept in a variable so that it survives a kill.
@@ -73,7 +73,7 @@ struct EpochMean {
 struct TrainProgress {
   int64_t step, steps;
   double epoch;
-  Figures figures;  // OfLoss, over the minibatches since the last line
+  Metrics metrics;  // OfLoss, over the minibatches since the last line
   double items_per_second, seconds_left;
 };
 

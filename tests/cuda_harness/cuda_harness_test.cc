@@ -58,7 +58,7 @@ class CorrectKernel : public ::testing::TestWithParam<Schedule> {
 TEST_P(CorrectKernel, GridStrideLoopReachesEveryElement) {
   for (int64_t size : {1, 31, 32, 33, 257, 5000}) {
     DeviceArray<float> x(Counting<float>(size)), y(size);
-    EXPECT_EQ(testing::Scale(size, 2.0f, x.data(), y.data(), nullptr), "");
+    EXPECT_EQ(test_util::Scale(size, 2.0f, x.data(), y.data(), nullptr), "");
     EXPECT_WRITTEN(y);
     for (int64_t i = 0; i < size; ++i) ASSERT_EQ(y[i], 2 * (i + 1)) << i;
   }
@@ -69,7 +69,7 @@ TEST_P(CorrectKernel, BlocksReduceWithShufflesAndSharedMemory) {
     for (int64_t columns : {1, 31, 32, 33, 257}) {
       constexpr int64_t kRows = 3;
       DeviceArray<double> x(Counting<double>(kRows * columns)), sums(kRows);
-      EXPECT_EQ(testing::SumRows(kRows, columns, x.data(), sums.data(), threads, nullptr), "");
+      EXPECT_EQ(test_util::SumRows(kRows, columns, x.data(), sums.data(), threads, nullptr), "");
       EXPECT_WRITTEN(sums);
       for (int64_t r = 0; r < kRows; ++r) {
         const double first = r * columns + 1, last = (r + 1) * columns;
@@ -82,7 +82,7 @@ TEST_P(CorrectKernel, BlocksReduceWithShufflesAndSharedMemory) {
 TEST_P(CorrectKernel, DynamicSharedMemoryStartsAfreshInEveryBlock) {
   for (int columns : {1, 63, 64, 65, 257}) {
     DeviceArray<float> x(Counting<float>(3 * columns)), y(3 * columns);
-    EXPECT_EQ(testing::ReverseRows(3, columns, x.data(), y.data(), nullptr), "");
+    EXPECT_EQ(test_util::ReverseRows(3, columns, x.data(), y.data(), nullptr), "");
     for (int i = 0; i < 3 * columns; ++i) {
       const int r = i / columns, c = i % columns;
       EXPECT_EQ(y[i], x[r * columns + columns - 1 - c]);

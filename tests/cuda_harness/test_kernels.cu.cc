@@ -4,7 +4,7 @@
 #include "kernels/cuda/shared.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 namespace {
 
 constexpr unsigned kAllLanes = 0xFFFFFFFF;
@@ -71,5 +71,5 @@ std::string ReverseRows(int64_t rows, int columns, const float* x, float* y, cud
       ReverseRowsKernel, columns, x, y);
 }
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase

@@ -9,7 +9,7 @@
 #include <string>
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 // y = a · x     both [size]
 template <typename T>
@@ -23,7 +23,7 @@ std::string SumRows(int64_t rows, int64_t columns, const T* x, T* sums, int thre
 // y[r] = the elements of x[r] backwards, in dynamic shared memory     both [rows, columns]
 std::string ReverseRows(int64_t rows, int columns, const float* x, float* y, cudaStream_t stream);
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_CUDA_HARNESS_TEST_KERNELS_H_

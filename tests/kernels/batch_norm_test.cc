@@ -22,15 +22,15 @@ namespace late_phase {
 namespace {
 
 using cuda_harness::DeviceArray;
-using testing::BatchNormCase;
-using testing::BatchNormProblem;
-using testing::BatchNormReference;
-using testing::Cast;
-using testing::Doubles;
-using testing::kTolerance;
-using testing::MakeBatchNormProblem;
-using testing::Processor;
-using testing::RelativeError;
+using test_util::BatchNormCase;
+using test_util::BatchNormProblem;
+using test_util::BatchNormReference;
+using test_util::Cast;
+using test_util::Doubles;
+using test_util::kTolerance;
+using test_util::MakeBatchNormProblem;
+using test_util::Processor;
+using test_util::RelativeError;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -41,23 +41,23 @@ struct Place {
   bool channels_first = false;
 
   std::string Name() const {
-    return testing::Name(processor) + std::string(channels_first ? "ChannelsFirst" : "");
+    return test_util::Name(processor) + std::string(channels_first ? "ChannelsFirst" : "");
   }
 };
 void PrintTo(const Place& place, std::ostream* out) { *out << place.Name(); }
 
 std::vector<Place> Places() {
   std::vector<Place> places;
-  for (const Processor processor : testing::Processors()) {
+  for (const Processor processor : test_util::Processors()) {
     places.push_back({processor});
     if (processor == Processor::kCuda) places.push_back({processor, /*channels_first=*/true});
   }
   return places;
 }
 
-struct Executor : testing::Executor {
+struct Executor : test_util::Executor {
   Executor(const Place& place, int threads)
-      : testing::Executor{place.processor, threads}, channels_first(place.channels_first) {}
+      : test_util::Executor{place.processor, threads}, channels_first(place.channels_first) {}
 
   // Images as square as the number of rows allows; of no rows, empty ones.
   int64_t Plane(int64_t n) const {
@@ -68,7 +68,7 @@ struct Executor : testing::Executor {
   }
   int64_t Sums(const BatchNormShape& shape) const {
     if (processor == Processor::kCuda) return BatchNormSumsGpu(shape);
-    return BatchNormSums(shape, testing::Backwards(threads));
+    return BatchNormSums(shape, test_util::Backwards(threads));
   }
   template <typename T>
   void Forward(const BatchNormForwardArgs<T>& args) const {
@@ -255,7 +255,7 @@ std::string Name(const ::testing::TestParamInfo<Parameters>& info) {
 // in training with ReLU and in inference without: this runs every kernel and line.
 std::vector<Parameters> AllParameters() {
   std::vector<Parameters> parameters;
-  for (const BatchNormCase& shape : testing::BatchNormCases()) {
+  for (const BatchNormCase& shape : test_util::BatchNormCases()) {
     for (const Place& place : Places()) {
       const bool every = !place.channels_first;
       if (every || shape.is_training == shape.relu) parameters.push_back({shape, place});

@@ -20,10 +20,10 @@ namespace {
 using tensorflow::AttrValue;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using testing::KernelCall;
-using testing::KernelResult;
-using testing::RunKernel;
-using testing::Variable;
+using test_util::KernelCall;
+using test_util::KernelResult;
+using test_util::RunKernel;
+using test_util::Variable;
 
 template <typename V>
 AttrValue Attr(const V& value) {
@@ -68,7 +68,7 @@ std::vector<double> Values(const Tensor& tensor) {
 void ExpectNear(const Tensor& actual, const Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.dtype(), expected.dtype());
   ASSERT_EQ(actual.shape(), expected.shape());
-  EXPECT_LE(testing::RelativeError(Values(actual), Values(expected)), tolerance);
+  EXPECT_LE(test_util::RelativeError(Values(actual), Values(expected)), tolerance);
 }
 
 // A half value may round to its other neighbour.
@@ -410,7 +410,7 @@ TEST(GpuOpErrors, BadInputIsRefusedInTheSameWords) {
 }
 
 TEST(GpuOpErrors, WhatFailsOnTheGpuIsAStatus) {
-  const int64_t before = std::exchange(testing::gpu_products, 0);
+  const int64_t before = std::exchange(test_util::gpu_products, 0);
   Tensor features(tensorflow::DT_FLOAT, TensorShape({2, 3})),
       kernel(tensorflow::DT_FLOAT, TensorShape({3, 4})),
       bias(tensorflow::DT_FLOAT, TensorShape({4})), labels(tensorflow::DT_INT32, TensorShape({2}));
@@ -420,7 +420,7 @@ TEST(GpuOpErrors, WhatFailsOnTheGpuIsAStatus) {
   labels.flat<int32_t>().setZero();
   const KernelResult result =
       RunKernel("GPU", {"LatePhase>SoftmaxCrossEntropy", {features, kernel, bias, labels}});
-  testing::gpu_products = before;
+  test_util::gpu_products = before;
   EXPECT_EQ(result.status,
             absl::InternalError("LatePhase>SoftmaxCrossEntropy: HostMatmul: refused"));
 }

@@ -21,7 +21,7 @@
 #include "tests/cuda_harness/host_matmul.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 int64_t gpu_products = std::numeric_limits<int64_t>::max();
 
@@ -194,11 +194,11 @@ KernelResult RunKernel(const std::string& device_type, const KernelCall& call) {
   return RunOn(cpu, tensorflow::cpu_allocator(), device_type, call);
 }
 
-}  // namespace testing
+}  // namespace test_util
 
 // What kernels/op_kernel/gpu_stream.cc is in the library.
 GpuStream StreamOf(tensorflow::OpKernelContext*) {
-  return {nullptr, std::make_unique<cuda_harness::HostMatmul>(testing::gpu_products)};
+  return {nullptr, std::make_unique<cuda_harness::HostMatmul>(test_util::gpu_products)};
 }
 
 }  // namespace late_phase

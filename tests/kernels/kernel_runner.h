@@ -13,7 +13,7 @@
 #include "tensorflow/core/framework/tensor.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 struct KernelInput {
   KernelInput(tensorflow::Tensor value) : value(std::move(value)) {}
@@ -42,7 +42,7 @@ KernelResult RunKernel(const std::string& device, const KernelCall& call);
 // After so many matrix products in a call, the GPU refuses further ones (HostMatmul::kRefused).
 extern int64_t gpu_products;
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_KERNELS_KERNEL_RUNNER_H_

@@ -23,9 +23,9 @@ namespace late_phase {
 namespace {
 
 using cuda_harness::DeviceArray;
-using testing::Processor;
+using test_util::Processor;
 
-struct Executor : testing::Executor {
+struct Executor : test_util::Executor {
   template <typename T>
   void Spawn(const SpawnArgs<T>& args) const {
     Run([&](const Parallel& parallel) { SpawnCpu(args, parallel); },
@@ -54,13 +54,14 @@ class CollapseTest : public OnProcessor {};
 class MemberRowsTest : public OnProcessor {};
 
 std::string ProcessorName(const ::testing::TestParamInfo<Processor>& info) {
-  return testing::Name(info.param);
+  return test_util::Name(info.param);
 }
-INSTANTIATE_TEST_SUITE_P(On, SpawnTest, ::testing::ValuesIn(testing::Processors()), ProcessorName);
-INSTANTIATE_TEST_SUITE_P(On, SwaTest, ::testing::ValuesIn(testing::Processors()), ProcessorName);
-INSTANTIATE_TEST_SUITE_P(On, CollapseTest, ::testing::ValuesIn(testing::Processors()),
+INSTANTIATE_TEST_SUITE_P(On, SpawnTest, ::testing::ValuesIn(test_util::Processors()),
                          ProcessorName);
-INSTANTIATE_TEST_SUITE_P(On, MemberRowsTest, ::testing::ValuesIn(testing::Processors()),
+INSTANTIATE_TEST_SUITE_P(On, SwaTest, ::testing::ValuesIn(test_util::Processors()), ProcessorName);
+INSTANTIATE_TEST_SUITE_P(On, CollapseTest, ::testing::ValuesIn(test_util::Processors()),
+                         ProcessorName);
+INSTANTIATE_TEST_SUITE_P(On, MemberRowsTest, ::testing::ValuesIn(test_util::Processors()),
                          ProcessorName);
 
 template <typename T>

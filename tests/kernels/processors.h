@@ -12,7 +12,7 @@
 #include "tests/support/backwards.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 enum class Processor { kCpu, kCuda };
 
@@ -41,7 +41,7 @@ struct Executor {
   }
 };
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_KERNELS_PROCESSORS_H_

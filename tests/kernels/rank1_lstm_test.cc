@@ -21,17 +21,17 @@ namespace late_phase {
 namespace {
 
 using cuda_harness::Unwritten;
-using testing::Cast;
-using testing::kTolerance;
-using testing::LstmCase;
-using testing::LstmProblem;
-using testing::MakeLstmProblem;
-using testing::Name;
-using testing::Processor;
-using testing::Processors;
-using testing::RelativeError;
+using test_util::Cast;
+using test_util::kTolerance;
+using test_util::LstmCase;
+using test_util::LstmProblem;
+using test_util::MakeLstmProblem;
+using test_util::Name;
+using test_util::Processor;
+using test_util::Processors;
+using test_util::RelativeError;
 
-struct Executor : testing::Executor {
+struct Executor : test_util::Executor {
   int64_t ForwardWorkspace(const Rank1LstmShape& shape, LstmInputForm form, bool training) const {
     return processor == Processor::kCpu ? Rank1LstmForwardWorkspace(shape, form, training)
                                         : Rank1LstmForwardWorkspaceGpu(shape, form, training);
@@ -219,7 +219,7 @@ TEST_P(Rank1LstmCore, InferenceEqualsTrainingForward) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Rank1LstmCore,
-                         ::testing::Combine(::testing::ValuesIn(testing::LstmCases()),
+                         ::testing::Combine(::testing::ValuesIn(test_util::LstmCases()),
                                             ::testing::ValuesIn(Processors())),
                          [](const auto& info) {
                            return std::get<0>(info.param).Name() + Name(std::get<1>(info.param));

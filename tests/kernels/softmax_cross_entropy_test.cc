@@ -20,29 +20,29 @@ namespace late_phase {
 namespace {
 
 using cuda_harness::Unwritten;
-using testing::Cast;
-using testing::kTolerance;
-using testing::MakeSoftmaxProblem;
-using testing::Name;
-using testing::Processor;
-using testing::Processors;
-using testing::RelativeError;
-using testing::SoftmaxCase;
-using testing::SoftmaxProblem;
-using testing::SoftmaxReference;
+using test_util::Cast;
+using test_util::kTolerance;
+using test_util::MakeSoftmaxProblem;
+using test_util::Name;
+using test_util::Processor;
+using test_util::Processors;
+using test_util::RelativeError;
+using test_util::SoftmaxCase;
+using test_util::SoftmaxProblem;
+using test_util::SoftmaxReference;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-struct Executor : testing::Executor {
+struct Executor : test_util::Executor {
   int64_t ForwardWorkspace(const SoftmaxCrossEntropyShape& shape) const {
     return processor == Processor::kCpu
-               ? SoftmaxCrossEntropyForwardWorkspace(shape, testing::Backwards(threads))
+               ? SoftmaxCrossEntropyForwardWorkspace(shape, test_util::Backwards(threads))
                : SoftmaxCrossEntropyForwardWorkspaceGpu(shape);
   }
   int64_t BackwardWorkspace(const SoftmaxCrossEntropyShape& shape) const {
     return processor == Processor::kCpu
-               ? SoftmaxCrossEntropyBackwardWorkspace(shape, testing::Backwards(threads))
+               ? SoftmaxCrossEntropyBackwardWorkspace(shape, test_util::Backwards(threads))
                : SoftmaxCrossEntropyBackwardWorkspaceGpu(shape);
   }
   template <typename T>
@@ -133,7 +133,7 @@ TEST_P(SoftmaxCrossEntropyCore, SameThreadCountSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SoftmaxCrossEntropyCore,
-                         ::testing::Combine(::testing::ValuesIn(testing::SoftmaxCases()),
+                         ::testing::Combine(::testing::ValuesIn(test_util::SoftmaxCases()),
                                             ::testing::ValuesIn(Processors())),
                          [](const auto& info) {
                            return std::get<0>(info.param).Name() + Name(std::get<1>(info.param));

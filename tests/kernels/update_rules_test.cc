@@ -37,11 +37,11 @@ const char* Name(Rule rule) {
 }
 
 using cuda_harness::DeviceArray;
-using testing::Name;
-using testing::Processor;
-using testing::Processors;
+using test_util::Name;
+using test_util::Processor;
+using test_util::Processors;
 
-struct Executor : testing::Executor {
+struct Executor : test_util::Executor {
   template <typename T>
   void Apply(const SgdArgs<T>& args) const {
     Run([&](const Parallel& parallel) { ApplySgdCpu(args, parallel); },

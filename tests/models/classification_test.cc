@@ -1,4 +1,4 @@
-// The classifier's figures, against values computed by hand. Also run under the sanitizers.
+// The classifier's metrics, against values computed by hand. Also run under the sanitizers.
 #include "models/images/classification.h"
 
 #include <cmath>
@@ -19,31 +19,31 @@ struct Prediction {
   int32_t label;
 };
 
-ClassificationFigures FiguresOf(const std::vector<Prediction>& predictions) {
-  ClassificationFigures figures(
+ClassificationMetrics MetricsOf(const std::vector<Prediction>& predictions) {
+  ClassificationMetrics metrics(
       predictions.empty() ? 2 : static_cast<int64_t>(predictions[0].probabilities.size()));
-  for (const Prediction& p : predictions) figures.Add(p.probabilities.data(), p.label);
-  return figures;
+  for (const Prediction& p : predictions) metrics.Add(p.probabilities.data(), p.label);
+  return metrics;
 }
 
-TEST(ClassificationFiguresTest, FiguresComputedByHand) {
-  const ClassificationFigures figures = FiguresOf({
+TEST(ClassificationMetricsTest, MetricsComputedByHand) {
+  const ClassificationMetrics metrics = MetricsOf({
       {{0.7, 0.2, 0.1}, 0},    // right, bin 10: (10/15, 11/15]
       {{0.1, 0.69, 0.21}, 2},  // wrong, bin 10
       {{0.1, 0.2, 0.7}, 2},    // right, bin 10
       {{0.4, 0.35, 0.25}, 1},  // wrong, bin 5: (5/15, 6/15]
       {{0, 1, 0}, 1},          // right, bin 14
   });
-  EXPECT_EQ(figures.count(), 5);
-  EXPECT_DOUBLE_EQ(figures.accuracy(), 0.6);
+  EXPECT_EQ(metrics.count(), 5);
+  EXPECT_DOUBLE_EQ(metrics.accuracy(), 0.6);
   // −ln(0.7 · 0.21 · 0.7 · 0.35 · 1) / 5
-  EXPECT_NEAR(figures.nll(), -std::log(0.036015) / 5, 1e-15);
+  EXPECT_NEAR(metrics.nll(), -std::log(0.036015) / 5, 1e-15);
   // bin 10: 3/5 · |2/3 − 2.09/3|, bin 5: 1/5 · |0 − 0.4|, bin 14: 0
-  EXPECT_NEAR(figures.ece(), 0.018 + 0.08, 1e-15);
+  EXPECT_NEAR(metrics.ece(), 0.018 + 0.08, 1e-15);
   // (0.3² + 0.2² + 0.1²) + (0.1² + 0.69² + 0.79²) + (0.1² + 0.2² + 0.3²) + (0.4² + 0.65² + 0.25²) +
   // 0
-  EXPECT_NEAR(figures.brier(), (0.14 + 1.1102 + 0.14 + 0.645) / 5, 1e-15);
-  const auto bins = figures.reliability();
+  EXPECT_NEAR(metrics.brier(), (0.14 + 1.1102 + 0.14 + 0.645) / 5, 1e-15);
+  const auto bins = metrics.reliability();
   ASSERT_EQ(bins.size(), 15);
   EXPECT_EQ(bins[10].count, 3);
   EXPECT_NEAR(bins[10].confidence, 2.09 / 3, 1e-15);
@@ -56,56 +56,56 @@ TEST(ClassificationFiguresTest, FiguresComputedByHand) {
   EXPECT_TRUE(std::isnan(bins[0].confidence) && std::isnan(bins[0].accuracy));
 }
 
-TEST(ClassificationFiguresTest, BinsEndWithTheirUpperBound) {
+TEST(ClassificationMetricsTest, BinsEndWithTheirUpperBound) {
   // Both are in bin 7, (7/15, 8/15], where under- and overconfidence cancel; 0.54 is in the next.
-  EXPECT_NEAR(FiguresOf({{{0.5, 0.5}, 0}, {{0.5, 0.5}, 1}}).ece(), 0, 1e-15);
-  EXPECT_NEAR(FiguresOf({{{0.53, 0.47}, 0}, {{0.54, 0.46}, 1}}).ece(), (0.47 + 0.54) / 2, 1e-15);
+  EXPECT_NEAR(MetricsOf({{{0.5, 0.5}, 0}, {{0.5, 0.5}, 1}}).ece(), 0, 1e-15);
+  EXPECT_NEAR(MetricsOf({{{0.53, 0.47}, 0}, {{0.54, 0.46}, 1}}).ece(), (0.47 + 0.54) / 2, 1e-15);
   // 0.6 = 9/15 is in bin 8 with 0.55, not in bin 9 with 0.65.
-  EXPECT_NEAR(FiguresOf({{{0.6, 0.4}, 0}, {{0.55, 0.45}, 1}}).ece(), std::abs(1 - 1.15) / 2, 1e-15);
-  EXPECT_NEAR(FiguresOf({{{0.6, 0.4}, 0}, {{0.65, 0.35}, 1}}).ece(), (0.4 + 0.65) / 2, 1e-15);
+  EXPECT_NEAR(MetricsOf({{{0.6, 0.4}, 0}, {{0.55, 0.45}, 1}}).ece(), std::abs(1 - 1.15) / 2, 1e-15);
+  EXPECT_NEAR(MetricsOf({{{0.6, 0.4}, 0}, {{0.65, 0.35}, 1}}).ece(), (0.4 + 0.65) / 2, 1e-15);
   // Confidences outside [0, 1], which rounding makes, are in the outermost bins.
-  EXPECT_NEAR(FiguresOf({{{1 + 1e-15, 0}, 0}, {{0.99, 0.01}, 1}}).ece(), 0.99 / 2, 1e-14);
-  EXPECT_EQ(FiguresOf({{{0, 0}, 1}}).ece(), 0);
+  EXPECT_NEAR(MetricsOf({{{1 + 1e-15, 0}, 0}, {{0.99, 0.01}, 1}}).ece(), 0.99 / 2, 1e-14);
+  EXPECT_EQ(MetricsOf({{{0, 0}, 1}}).ece(), 0);
 }
 
-TEST(ClassificationFiguresTest, TheFirstOfTheLargestCounts) {
-  EXPECT_EQ(FiguresOf({{{0.2, 0.4, 0.4}, 1}}).accuracy(), 1);
-  EXPECT_EQ(FiguresOf({{{0.2, 0.4, 0.4}, 2}}).accuracy(), 0);
+TEST(ClassificationMetricsTest, TheFirstOfTheLargestCounts) {
+  EXPECT_EQ(MetricsOf({{{0.2, 0.4, 0.4}, 1}}).accuracy(), 1);
+  EXPECT_EQ(MetricsOf({{{0.2, 0.4, 0.4}, 2}}).accuracy(), 0);
 }
 
-TEST(ClassificationFiguresTest, ProbabilitiesOfZeroCostMuchButNotInfinitely) {
-  EXPECT_NEAR(FiguresOf({{{1, 0}, 1}}).nll(), 1022 * std::log(2.0), 1e-10);
-  EXPECT_NEAR(FiguresOf({{{1, 1e-320}, 1}}).nll(), 1022 * std::log(2.0), 1e-10);
-  EXPECT_NEAR(FiguresOf({{{1, 1e-300}, 1}}).nll(), 300 * std::log(10.0), 1e-10);
-  EXPECT_EQ(FiguresOf({{{1, 0}, 0}}).nll(), 0);
+TEST(ClassificationMetricsTest, ProbabilitiesOfZeroCostMuchButNotInfinitely) {
+  EXPECT_NEAR(MetricsOf({{{1, 0}, 1}}).nll(), 1022 * std::log(2.0), 1e-10);
+  EXPECT_NEAR(MetricsOf({{{1, 1e-320}, 1}}).nll(), 1022 * std::log(2.0), 1e-10);
+  EXPECT_NEAR(MetricsOf({{{1, 1e-300}, 1}}).nll(), 300 * std::log(10.0), 1e-10);
+  EXPECT_EQ(MetricsOf({{{1, 0}, 0}}).nll(), 0);
 }
 
-TEST(ClassificationFiguresTest, NaNIsWrongWhereverItIs) {
+TEST(ClassificationMetricsTest, NaNIsWrongWhereverItIs) {
   for (const std::vector<double>& probabilities :
        {std::vector<double>{kNaN, 0.9}, std::vector<double>{0.9, kNaN},
         std::vector<double>{kNaN, kNaN}}) {
     for (const int32_t label : {0, 1}) {
-      const ClassificationFigures figures =
-          FiguresOf({{{0.9, 0.1}, 0}, {probabilities, label}, {{0.9, 0.1}, 0}, {{0.1, 0.9}, 1}});
-      EXPECT_EQ(figures.count(), 4);
-      EXPECT_EQ(figures.accuracy(), 0.75);
-      EXPECT_TRUE(std::isnan(figures.nll()));
-      EXPECT_TRUE(std::isnan(figures.ece()) && std::isnan(figures.brier()));
+      const ClassificationMetrics metrics =
+          MetricsOf({{{0.9, 0.1}, 0}, {probabilities, label}, {{0.9, 0.1}, 0}, {{0.1, 0.9}, 1}});
+      EXPECT_EQ(metrics.count(), 4);
+      EXPECT_EQ(metrics.accuracy(), 0.75);
+      EXPECT_TRUE(std::isnan(metrics.nll()));
+      EXPECT_TRUE(std::isnan(metrics.ece()) && std::isnan(metrics.brier()));
     }
   }
 }
 
-TEST(ClassificationFiguresTest, NothingHasNoFigures) {
-  const ClassificationFigures figures = FiguresOf({});
-  EXPECT_EQ(figures.count(), 0);
-  EXPECT_TRUE(std::isnan(figures.accuracy()) && std::isnan(figures.nll()) &&
-              std::isnan(figures.ece()) && std::isnan(figures.brier()));
+TEST(ClassificationMetricsTest, NothingHasNoMetrics) {
+  const ClassificationMetrics metrics = MetricsOf({});
+  EXPECT_EQ(metrics.count(), 0);
+  EXPECT_TRUE(std::isnan(metrics.accuracy()) && std::isnan(metrics.nll()) &&
+              std::isnan(metrics.ece()) && std::isnan(metrics.brier()));
 }
 
-TEST(ClassificationFiguresTest, BrierScoresOfTheBestAndTheWorst) {
-  EXPECT_EQ(FiguresOf({{{0, 1}, 1}}).brier(), 0);
-  EXPECT_EQ(FiguresOf({{{1, 0}, 1}}).brier(), 2);
-  EXPECT_DOUBLE_EQ(FiguresOf({{{0.25, 0.25, 0.25, 0.25}, 3}}).brier(), 0.75);
+TEST(ClassificationMetricsTest, BrierScoresOfTheBestAndTheWorst) {
+  EXPECT_EQ(MetricsOf({{{0, 1}, 1}}).brier(), 0);
+  EXPECT_EQ(MetricsOf({{{1, 0}, 1}}).brier(), 2);
+  EXPECT_DOUBLE_EQ(MetricsOf({{{0.25, 0.25, 0.25, 0.25}, 3}}).brier(), 0.75);
 }
 
 std::vector<double> SoftmaxOf(std::vector<double> logits) {

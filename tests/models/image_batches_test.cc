@@ -283,7 +283,7 @@ TEST(TrainingBatchesTest, AllOrdersOccurEquallyOften) {
 }
 
 // Worked out from the definitions of seed_seq and mt19937_64: what a seed and a step give must not
-// change, so that runs go on, and figures can be repeated, on other platforms.
+// change, so that runs go on, and metrics can be repeated, on other platforms.
 TEST(TrainingBatchesTest, RandomNumbersAreTheSameEverywhere) {
   const LabelledImages images = NumberedImages(8, 9);
   TrainingBatches batches(images, kStatistics, Augmentation(), 8, 1);

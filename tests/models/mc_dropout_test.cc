@@ -59,7 +59,7 @@ class McDropoutTest : public ::testing::Test {
   // A network after two minibatches, so that no weight is where it started.
   void Train(const CifarOptions& options) {
     ASSERT_EQ(Cifar::Create(options, &data_, &task_), absl::OkStatus());
-    ASSERT_EQ(task_->MakeRun(testing::kGraphThreads, &run_), absl::OkStatus());
+    ASSERT_EQ(task_->MakeRun(test_util::kGraphThreads, &run_), absl::OkStatus());
     ASSERT_EQ(run_->Initialize(), absl::OkStatus());
     for (int64_t t = 0; t < 2; ++t) {
       late_phase::Run::Feeds feeds;
@@ -99,7 +99,7 @@ std::vector<double> Reference(const CheckpointState& state, const CifarData& dat
                                          sample * (1 << 20) + begin / kPart + (layer++ << 40)};
       const Output u =
           OutputOf(AddOp(scope, "StatelessRandomUniform", "u",
-                         {tf_ops::Shape(scope, x), testing::MakeTensor<int64_t>({2}, seed)},
+                         {tf_ops::Shape(scope, x), test_util::MakeTensor<int64_t>({2}, seed)},
                          [](tensorflow::NodeBuilder* builder) {
                            builder->Attr("dtype", tensorflow::DT_FLOAT);
                          }),
@@ -136,9 +136,9 @@ std::vector<double> Reference(const CheckpointState& state, const CifarData& dat
     }
     x = tf_ops::Add(scope, tf_ops::MatMul(scope, x, row("head/kernel")), row("head/bias"));
     std::vector<Tensor> results;
-    EXPECT_EQ(testing::RunGraph(scope, {}, {tf_ops::Softmax(scope, x)}, &results),
+    EXPECT_EQ(test_util::RunGraph(scope, {}, {tf_ops::Softmax(scope, x)}, &results),
               absl::OkStatus());
-    const std::vector<double> values = testing::Values<double>(results.at(0));
+    const std::vector<double> values = test_util::Values<double>(results.at(0));
     probabilities.insert(probabilities.end(), values.begin(), values.end());
   }
   return probabilities;

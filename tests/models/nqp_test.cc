@@ -158,7 +158,7 @@ TEST(NqpTest, EnsembleMatchesClosedFormAndLatePhaseFallsAsOneOverK) {
   options.average_last = 15000;
   options.drift_iterations = 6000;
   options.drift_average_last = 3000;
-  const NqpResults results = RunNqp(options, testing::Backwards(2), [](double) {});
+  const NqpResults results = RunNqp(options, test_util::Backwards(2), [](double) {});
   const NqpProblem problem(options.n, options.batch, options.target_norm);
   double mean_x = 0, mean_y = 0, xy = 0, xx = 0;
   const size_t count = options.members.size();
@@ -197,7 +197,7 @@ TEST(NqpTest, ResultsDoNotDependOnThreadsAndProgressAddsUp) {
   double done = 0;
   const NqpResults one = RunNqp(options, {}, [&](double share) { done += share; });
   EXPECT_NEAR(done, 1, 1e-9);
-  const NqpResults other = RunNqp(options, testing::Backwards(2), [](double) {});
+  const NqpResults other = RunNqp(options, test_util::Backwards(2), [](double) {});
   EXPECT_EQ(one.late_phase, other.late_phase);
   EXPECT_EQ(one.full_ensemble, other.full_ensemble);
   EXPECT_EQ(one.drift, other.drift);

@@ -22,8 +22,8 @@ namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
 using tensorflow::Scope;
 using tensorflow::Tensor;
-using testing::MakeTensor;
-using testing::RunGraph;
+using test_util::MakeTensor;
+using test_util::RunGraph;
 
 // Draws, and has no weights.
 class Draws : public LayerWeights {
@@ -49,7 +49,7 @@ std::vector<double> Fetch(const Scope& scope, Output what, int64_t seed, int64_t
       RunGraph(scope, {{"noise", MakeTensor<int64_t>({2}, std::vector<int64_t>{seed, t})}}, {what},
                &results);
   EXPECT_EQ(status, absl::OkStatus());
-  return status.ok() ? testing::Values<double>(results[0]) : std::vector<double>();
+  return status.ok() ? test_util::Values<double>(results[0]) : std::vector<double>();
 }
 
 TEST(DropoutTest, DropsAShareAndScalesTheRest) {
@@ -135,8 +135,8 @@ TEST(ShakeDropTest, ForwardAndBackwardHaveFactorsOfTheirOwn) {
     ASSERT_EQ(RunGraph(scope, {{"noise", MakeTensor<int64_t>({2}, std::vector<int64_t>{5, t})}},
                        {y, gradients[0]}, &results),
               absl::OkStatus());
-    const std::vector<double> values = testing::Values<double>(results[0]),
-                              backward = testing::Values<double>(results[1]);
+    const std::vector<double> values = test_util::Values<double>(results[0]),
+                              backward = test_util::Values<double>(results[1]);
     const bool lives = values == numbers;
     died += !lives;
     for (int64_t i = 0; i < kImages; ++i) {

@@ -15,7 +15,7 @@ namespace late_phase {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::fsync_error;
+using test_util::fsync_error;
 
 constexpr char kLines[] =
     "{\"kind\":\"train\",\"step\":10,\"seconds\":1.5}\n"

@@ -20,15 +20,15 @@ namespace {
 
 using tensorflow::Output;
 using tensorflow::Tensor;
-using testing::BatchNormCase;
-using testing::BatchNormProblem;
-using testing::BatchNormReference;
-using testing::Doubles;
-using testing::kTolerance;
-using testing::MakeBatchNormProblem;
-using testing::MakeTensor;
-using testing::RelativeError;
-using testing::Values;
+using test_util::BatchNormCase;
+using test_util::BatchNormProblem;
+using test_util::BatchNormReference;
+using test_util::Doubles;
+using test_util::kTolerance;
+using test_util::MakeBatchNormProblem;
+using test_util::MakeTensor;
+using test_util::RelativeError;
+using test_util::Values;
 using Tensors = std::map<std::string, Tensor>;
 
 constexpr int64_t kMembers = 3;
@@ -99,13 +99,13 @@ struct BatchNormGraph {
 
   // y, running_mean, running_variance and, if added, dx, dscale, doffset.
   absl::Status Run(std::vector<Tensor>* results) const {
-    return testing::RunGraph(scope, feeds, outputs, results);
+    return test_util::RunGraph(scope, feeds, outputs, results);
   }
 
   tensorflow::Scope scope;
   std::map<std::string, Output> inputs;
   std::vector<Output> outputs;
-  testing::Feeds feeds;
+  test_util::Feeds feeds;
 };
 
 // A gradient of a stack: zeros around row kMember.
@@ -146,7 +146,7 @@ TEST_P(BatchNormGraphs, DoubleEqualsReference) {
 TEST_P(BatchNormGraphs, FloatEqualsReference) {
   ExpectEqualsReference<float>(GetParam(), kTolerance<float>);
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, BatchNormGraphs, ::testing::ValuesIn(testing::BatchNormCases()),
+INSTANTIATE_TEST_SUITE_P(Shapes, BatchNormGraphs, ::testing::ValuesIn(test_util::BatchNormCases()),
                          [](const auto& info) { return info.param.Name(); });
 
 TEST(BatchNormGraphTest, ImagesAreRowsOfPixels) {
@@ -377,7 +377,7 @@ TEST(BatchNormErrors, StatisticsOfTheWrongType) {
 // The Grad op, called by hand with inputs of these shapes, all zeros.
 absl::Status RunGradOp(const std::vector<std::vector<int64_t>>& shapes) {
   tensorflow::Scope scope = tensorflow::Scope::NewRootScope();
-  testing::Feeds feeds;
+  test_util::Feeds feeds;
   std::vector<tensorflow::Input> inputs;
   for (const auto& dims : shapes) {
     const std::string name = "input" + std::to_string(inputs.size());
@@ -388,7 +388,7 @@ absl::Status RunGradOp(const std::vector<std::vector<int64_t>>& shapes) {
   const auto grad = AddOp(scope, "LatePhase>BatchNormGrad", "grad", inputs);
   if (!scope.ok()) return scope.status();
   std::vector<Tensor> results;
-  return testing::RunGraph(scope, feeds, {grad.output(0)}, &results);
+  return test_util::RunGraph(scope, feeds, {grad.output(0)}, &results);
 }
 
 TEST(BatchNormErrors, GradientChecksWhatItIsGiven) {

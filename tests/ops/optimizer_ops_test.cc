@@ -21,8 +21,8 @@ using tensorflow::Input;
 using tensorflow::Operation;
 using tensorflow::Output;
 using tensorflow::Tensor;
-using testing::MakeTensor;
-using testing::Values;
+using test_util::MakeTensor;
+using test_util::Values;
 
 constexpr double kRate = 0.25, kMomentum = 0.5, kDecay = 0.125, kScale = 0.5;
 constexpr double kBeta1 = 0.75, kBeta2 = 0.5, kEpsilon = 1e-3;

@@ -8,11 +8,11 @@
 namespace late_phase {
 namespace {
 
-using testing::LstmGraph;
-using testing::LstmProblem;
-using testing::LstmTensors;
-using testing::MakeLstmProblem;
-using testing::MakeTensor;
+using test_util::LstmGraph;
+using test_util::LstmProblem;
+using test_util::LstmTensors;
+using test_util::MakeLstmProblem;
+using test_util::MakeTensor;
 using Tensors = std::map<std::string, tensorflow::Tensor>;
 
 const char* OpName(bool tokens) {
@@ -144,10 +144,10 @@ TEST_P(Rank1LstmErrors, EmptyTimeAndBatchAreNoErrors) {
     Tensors results;
     ASSERT_EQ(graph.Run(&results), absl::OkStatus());
     EXPECT_EQ(results.at("h").shape(), tensorflow::TensorShape({T, N, 6}));
-    EXPECT_EQ(testing::Values<float>(results.at("final_h")),
-              testing::Values<float>(tensors.at("initial_h")));
-    EXPECT_EQ(testing::Values<float>(results.at("dinitial_c")), p.dout.final_c);
-    for (double d : testing::Values<float>(results.at("drecurrent_kernel"))) EXPECT_EQ(d, 0.0);
+    EXPECT_EQ(test_util::Values<float>(results.at("final_h")),
+              test_util::Values<float>(tensors.at("initial_h")));
+    EXPECT_EQ(test_util::Values<float>(results.at("dinitial_c")), p.dout.final_c);
+    for (double d : test_util::Values<float>(results.at("drecurrent_kernel"))) EXPECT_EQ(d, 0.0);
   }
 }
 

@@ -14,7 +14,7 @@
 #include "tests/support/rank1_lstm_cases.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 // The inputs of the op by name, the member's rows of u and v inside stacks of K whose other rows
 // are 99.
@@ -116,7 +116,7 @@ struct LstmGraph {
   Feeds feeds;
 };
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_OPS_RANK1_LSTM_GRAPH_H_

@@ -7,14 +7,14 @@
 namespace late_phase {
 namespace {
 
-using testing::kTolerance;
-using testing::LstmCase;
-using testing::LstmGraph;
-using testing::LstmProblem;
-using testing::LstmTensors;
-using testing::MakeLstmProblem;
-using testing::RelativeError;
-using testing::Values;
+using test_util::kTolerance;
+using test_util::LstmCase;
+using test_util::LstmGraph;
+using test_util::LstmProblem;
+using test_util::LstmTensors;
+using test_util::MakeLstmProblem;
+using test_util::RelativeError;
+using test_util::Values;
 
 constexpr int64_t kMembers = 10;
 
@@ -67,7 +67,7 @@ TEST_P(Rank1LstmGraph, DoubleEqualsReference) {
 TEST_P(Rank1LstmGraph, FloatEqualsReference) {
   ExpectEqualsReference<float>(GetParam(), kMembers, 0, kTolerance<float>);
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, Rank1LstmGraph, ::testing::ValuesIn(testing::LstmCases()),
+INSTANTIATE_TEST_SUITE_P(Shapes, Rank1LstmGraph, ::testing::ValuesIn(test_util::LstmCases()),
                          [](const auto& info) { return info.param.Name(); });
 
 // Half has 11 significant bits, bfloat16 8: inputs, outputs and saved gates are rounded to them,
@@ -122,12 +122,12 @@ TEST(Rank1LstmGraphTest, UnusedOutputsCountAsZero) {
   LstmGraph graph(LstmTensors<double>(p, 1, 0));
   std::vector<tensorflow::Output> grads;
   const auto dh = tensorflow::ops::Placeholder(graph.scope.WithOpName("dh"), tensorflow::DT_DOUBLE);
-  graph.feeds.push_back({"dh", testing::MakeTensor<double>({4, 3, 6}, p.dout.h)});
+  graph.feeds.push_back({"dh", test_util::MakeTensor<double>({4, 3, 6}, p.dout.h)});
   ASSERT_EQ(tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[0]}, {graph.inputs["x"]},
                                              {dh}, &grads),
             absl::OkStatus());
   std::vector<tensorflow::Tensor> results;
-  ASSERT_EQ(testing::RunGraph(graph.scope, graph.feeds, grads, &results), absl::OkStatus());
+  ASSERT_EQ(test_util::RunGraph(graph.scope, graph.feeds, grads, &results), absl::OkStatus());
   std::fill(p.dout.final_h.begin(), p.dout.final_h.end(), 0.0);
   std::fill(p.dout.final_c.begin(), p.dout.final_c.end(), 0.0);
   EXPECT_LE(RelativeError(Values<double>(results[0]), reference::Backward(p.inputs, p.dout).x),

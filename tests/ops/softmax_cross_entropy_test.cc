@@ -19,14 +19,14 @@ namespace {
 
 using tensorflow::Output;
 using tensorflow::Tensor;
-using testing::kTolerance;
-using testing::MakeSoftmaxProblem;
-using testing::MakeTensor;
-using testing::RelativeError;
-using testing::SoftmaxCase;
-using testing::SoftmaxProblem;
-using testing::SoftmaxReference;
-using testing::Values;
+using test_util::kTolerance;
+using test_util::MakeSoftmaxProblem;
+using test_util::MakeTensor;
+using test_util::RelativeError;
+using test_util::SoftmaxCase;
+using test_util::SoftmaxProblem;
+using test_util::SoftmaxReference;
+using test_util::Values;
 using Tensors = std::map<std::string, Tensor>;
 
 template <typename T>
@@ -67,13 +67,13 @@ struct SoftmaxGraph {
 
   // loss, dlogits and, if added, dfeatures, dkernel, dbias.
   absl::Status Run(std::vector<Tensor>* results) const {
-    return testing::RunGraph(scope, feeds, outputs, results);
+    return test_util::RunGraph(scope, feeds, outputs, results);
   }
 
   tensorflow::Scope scope;
   std::map<std::string, Output> inputs;
   std::vector<Output> outputs;
-  testing::Feeds feeds;
+  test_util::Feeds feeds;
 };
 
 template <typename T>
@@ -102,7 +102,7 @@ TEST_P(SoftmaxCrossEntropyGraph, FloatEqualsReference) {
   ExpectEqualsReference<float>(GetParam(), kTolerance<float>);
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, SoftmaxCrossEntropyGraph,
-                         ::testing::ValuesIn(testing::SoftmaxCases()),
+                         ::testing::ValuesIn(test_util::SoftmaxCases()),
                          [](const auto& info) { return info.param.Name(); });
 
 // Half has 11 significant bits, bfloat16 8: inputs, outputs and dlogits are rounded to them, the
@@ -227,7 +227,7 @@ TEST(SoftmaxCrossEntropyErrors, NoClassesAtAll) {
 // The Grad op, called by hand with inputs of these shapes, all zeros.
 absl::Status RunGradOp(const std::vector<std::vector<int64_t>>& shapes) {
   tensorflow::Scope scope = tensorflow::Scope::NewRootScope();
-  testing::Feeds feeds;
+  test_util::Feeds feeds;
   std::vector<tensorflow::Input> inputs;
   for (const auto& dims : shapes) {
     const std::string name = "input" + std::to_string(inputs.size());
@@ -239,7 +239,7 @@ absl::Status RunGradOp(const std::vector<std::vector<int64_t>>& shapes) {
   const auto grad = AddOp(scope, "LatePhase>SoftmaxCrossEntropyGrad", "grad", inputs);
   if (!scope.ok()) return scope.status();
   std::vector<Tensor> results;
-  return testing::RunGraph(scope, feeds, {grad.output(0)}, &results);
+  return test_util::RunGraph(scope, feeds, {grad.output(0)}, &results);
 }
 
 TEST(SoftmaxCrossEntropyErrors, GradientChecksWhatItIsGiven) {

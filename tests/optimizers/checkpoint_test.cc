@@ -21,13 +21,13 @@ namespace {
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
 using tensorflow::Tensor;
-using testing::Case;
-using testing::Difference;
-using testing::kD;
-using testing::MakeTensor;
-using testing::Options;
-using testing::Problem;
-using testing::Values;
+using test_util::Case;
+using test_util::Difference;
+using test_util::kD;
+using test_util::MakeTensor;
+using test_util::Options;
+using test_util::Problem;
+using test_util::Values;
 
 class CheckpointTest : public ::testing::Test {
  protected:
@@ -141,7 +141,7 @@ TEST_F(CheckpointTest, StartingFromATrainedModelCollapsesItsMembers) {
   struct Graph {
     Graph(int64_t members, bool late, bool constant = true)
         : scope(tensorflow::Scope::NewRootScope()),
-          late_phase(scope, testing::Options(members, 2), tensorflow::DT_DOUBLE) {
+          late_phase(scope, test_util::Options(members, 2), tensorflow::DT_DOUBLE) {
       Tensor head(tensorflow::DT_DOUBLE, {2, kD});
       head.flat<double>().setConstant(1.0);
       Tensor row(tensorflow::DT_DOUBLE, {1, kD}), carried(tensorflow::DT_DOUBLE, {3});
@@ -160,7 +160,7 @@ TEST_F(CheckpointTest, StartingFromATrainedModelCollapsesItsMembers) {
           tf_ops::Add(scope, tf_ops::Sum(scope, tf_ops::Square(scope, w), {0, 1}),
                       tf_ops::Sum(scope, tf_ops::Square(scope, own), 0)),
           UpdateRule::Momentum(0.1), UpdateRule::Momentum(0.1));
-      if (status.ok()) status = late_phase::Run::Create(late_phase, testing::kThreads, {}, &run);
+      if (status.ok()) status = late_phase::Run::Create(late_phase, test_util::kThreads, {}, &run);
     }
     std::map<std::string, Tensor> State() {
       std::vector<std::string> reads;
@@ -229,7 +229,7 @@ TEST_F(CheckpointTest, StartingFromATrainedModelTakesWeightsWithFoldersInTheirNa
     const Output w = graph.AddBase("layer/w", MakeTensor(Values(kD, initial)));
     absl::Status status =
         graph.Minimize(tf_ops::Sum(scope, w, 0), UpdateRule::Momentum(0.1), UpdateRule::Sgd(0.1));
-    status.Update(late_phase::Run::Create(graph, testing::kThreads, {}, run));
+    status.Update(late_phase::Run::Create(graph, test_util::kThreads, {}, run));
     return std::pair(status, w.name());
   };
   std::unique_ptr<late_phase::Run> trained, fresh;

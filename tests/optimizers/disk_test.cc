@@ -11,7 +11,7 @@ namespace late_phase {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::fsync_error;
+using test_util::fsync_error;
 
 class DiskTest : public ::testing::Test {
  protected:

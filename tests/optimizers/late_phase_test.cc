@@ -21,14 +21,14 @@ namespace {
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
 using tensorflow::Tensor;
-using testing::Case;
-using testing::Difference;
-using testing::kD;
-using testing::MakeTensor;
-using testing::Minibatch;
-using testing::Options;
-using testing::Problem;
-using testing::Values;
+using test_util::Case;
+using test_util::Difference;
+using test_util::kD;
+using test_util::MakeTensor;
+using test_util::Minibatch;
+using test_util::Options;
+using test_util::Problem;
+using test_util::Values;
 
 // One array under one rule, in plain loops.
 struct Plain {
@@ -199,7 +199,7 @@ TEST(LatePhaseTest, CycleTimesScaleKeepsTheBalanceOfGradientAndDecay) {
                              UpdateRule::Sgd(0.2).WithDecay(0.5), UpdateRule::Sgd(0.2)),
               absl::OkStatus());
     std::unique_ptr<late_phase::Run> run;
-    EXPECT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
+    EXPECT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
     EXPECT_EQ(run->Initialize(), absl::OkStatus());
     for (int t = 0; t < 2000; ++t) EXPECT_EQ(run->Step({}), absl::OkStatus());
     std::vector<Tensor> value;
@@ -282,7 +282,7 @@ TEST(LatePhaseTest, MembersAreReadOneByOneForAnEnsemble) {
   const Output which = tf_ops::Placeholder(scope.WithOpName("which"), tensorflow::DT_INT32);
   const Output row = graph.Read("phi", WeightSet::kCurrent, which);
   std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
+  ASSERT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
   ASSERT_EQ(run->Initialize(), absl::OkStatus());
   for (int t = 0; t < 7; ++t) ASSERT_EQ(run->Step({}), absl::OkStatus());
   std::vector<Tensor> stack;
@@ -318,7 +318,7 @@ TEST(LatePhaseTest, MembersHaveStatesOfTheirOwnFromT0On) {
   const Output current = graph.Read("state", WeightSet::kCurrent, which),
                collapsed = graph.Read("state", WeightSet::kCollapsed);
   std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
+  ASSERT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
   ASSERT_EQ(run->Initialize(), absl::OkStatus());
   // At the end members 0 and 1 have had two turns, member 2 one.
   const Values expected[] = {{0},           {1},           {3},           {3 + 3, 3, 3},
@@ -477,7 +477,7 @@ TEST(ScheduleTest, GraphAndHostAgree) {
     tensorflow::GraphDef graph;
     ASSERT_EQ(scope.ToGraphDef(&graph), absl::OkStatus());
     std::unique_ptr<tensorflow::Session> session;
-    ASSERT_EQ(OpenSession(testing::kThreads, &session), absl::OkStatus());
+    ASSERT_EQ(OpenSession(test_util::kThreads, &session), absl::OkStatus());
     ASSERT_EQ(session->Create(graph), absl::OkStatus());
     for (double at : {0.0, 7.0, 9.0, 10.0, 11.0, 13.5, 20.0, 28.0, 29.0, 100.0}) {
       Tensor feed(tensorflow::DT_DOUBLE, {});

@@ -20,7 +20,7 @@
 #include "tensorflow/cc/ops/math_ops.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
@@ -134,7 +134,7 @@ inline LatePhaseOptions Options(int64_t members, int64_t start, double base_scal
   return options;
 }
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_OPTIMIZERS_PRODUCT_PROBLEM_H_

@@ -21,14 +21,14 @@ namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using testing::Case;
-using testing::Difference;
-using testing::kD;
-using testing::MakeTensor;
-using testing::Minibatch;
-using testing::Options;
-using testing::Problem;
-using testing::Values;
+using test_util::Case;
+using test_util::Difference;
+using test_util::kD;
+using test_util::MakeTensor;
+using test_util::Minibatch;
+using test_util::Options;
+using test_util::Problem;
+using test_util::Values;
 
 using State = std::map<std::string, Tensor>;
 
@@ -102,7 +102,7 @@ TEST_F(RunStateTest, InitialValuesAreMadeAnewWheneverARunIsInitialized) {
                            UpdateRule::Momentum(0.1)),
             absl::OkStatus());
   std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
+  ASSERT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
   EXPECT_EQ(made, 0);
   for (int times = 1; times <= 2; ++times) {
     ASSERT_EQ(run->Initialize(), absl::OkStatus());
@@ -197,7 +197,7 @@ TEST_F(RunStateTest, AMinibatchThatCannotBeComputedChangesNothing) {
                            UpdateRule::Momentum(0.1), before),
             absl::OkStatus());
   std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, testing::kThreads, {}, &run), absl::OkStatus());
+  ASSERT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
   ASSERT_EQ(run->Initialize(), absl::OkStatus());
   auto state = [&] {
     State values;

@@ -13,12 +13,12 @@ namespace late_phase {
 namespace {
 
 using tensorflow::Tensor;
-using testing::Case;
-using testing::Difference;
-using testing::kD;
-using testing::Options;
-using testing::Problem;
-using testing::Values;
+using test_util::Case;
+using test_util::Difference;
+using test_util::kD;
+using test_util::Options;
+using test_util::Problem;
+using test_util::Values;
 
 constexpr int64_t kRank = 4, kFirst = 3, kEvery = 2;  // samples after minibatches 3, 5, 7, …
 

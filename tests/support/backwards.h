@@ -6,7 +6,7 @@
 #include "kernels/cpu/parallel.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 // `threads` is how many a core is told there are.
 inline Parallel Backwards(int threads) {
@@ -15,7 +15,7 @@ inline Parallel Backwards(int threads) {
           }};
 }
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_SUPPORT_BACKWARDS_H_

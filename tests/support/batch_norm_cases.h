@@ -18,7 +18,7 @@
 #include "tests/support/compare.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 using Doubles = std::vector<double>;
 
@@ -133,7 +133,7 @@ inline BatchNormResult BatchNormReference(const BatchNormProblem& p) {
   return result;
 }
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_SUPPORT_BATCH_NORM_CASES_H_

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 template <typename T>
 std::vector<T> Cast(const std::vector<double>& values) {
@@ -35,7 +35,7 @@ double RelativeError(const Range& actual, const std::vector<double>& expected) {
 template <typename T>
 constexpr double kTolerance = sizeof(T) == 8 ? 1e-9 : 3e-5;
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_SUPPORT_COMPARE_H_

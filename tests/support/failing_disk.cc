@@ -6,14 +6,14 @@
 #include <cerrno>
 #include <filesystem>
 
-namespace late_phase::testing {
+namespace late_phase::test_util {
 
 std::function<int(const std::string& path)> fsync_error;
 
-}  // namespace late_phase::testing
+}  // namespace late_phase::test_util
 
 extern "C" int fsync(int file) {
-  using late_phase::testing::fsync_error;
+  using late_phase::test_util::fsync_error;
   if (fsync_error) {
     std::error_code unused;
     const auto path =

@@ -8,12 +8,12 @@
 #include <functional>
 #include <string>
 
-namespace late_phase::testing {
+namespace late_phase::test_util {
 
 // Asked with the path of each file or folder that is to be synced: 0, or the errno to fail with.
 // Empty: every one is synced as usual.
 extern std::function<int(const std::string& path)> fsync_error;
 
-}  // namespace late_phase::testing
+}  // namespace late_phase::test_util
 
 #endif  // LATE_PHASE_TESTS_SUPPORT_FAILING_DISK_H_

@@ -14,7 +14,7 @@
 #include "tensorflow/core/public/session.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 using Feeds = std::vector<std::pair<std::string, tensorflow::Tensor>>;
 
@@ -54,7 +54,7 @@ std::vector<double> Values(const tensorflow::Tensor& tensor) {
   return values;
 }
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_SUPPORT_GRAPH_RUNNER_H_

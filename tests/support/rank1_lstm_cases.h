@@ -14,7 +14,7 @@
 #include "tests/support/rank1_lstm_reference.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 struct LstmCase {
   int64_t T, N, C, H;
@@ -98,7 +98,7 @@ inline LstmProblem MakeLstmProblem(const LstmCase& c, uint64_t seed = 1) {
   return p;
 }
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_SUPPORT_RANK1_LSTM_CASES_H_

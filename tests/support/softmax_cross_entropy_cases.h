@@ -16,7 +16,7 @@
 #include "tests/support/compare.h"
 
 namespace late_phase {
-namespace testing {
+namespace test_util {
 
 using Doubles = std::vector<double>;
 
@@ -110,7 +110,7 @@ inline SoftmaxResult SoftmaxReference(const SoftmaxProblem& p) {
   return result;
 }
 
-}  // namespace testing
+}  // namespace test_util
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TESTS_SUPPORT_SOFTMAX_CROSS_ENTROPY_CASES_H_

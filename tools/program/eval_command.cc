@@ -1,5 +1,5 @@
-// tools/latephase eval: the figures of trained runs' weights, as a table and in evaluation.json.
-// The figures are drawn from there by python/late_phase_cli/evaluation_plot.py.
+// tools/latephase eval: the metrics of trained runs' weights, as a table and in evaluation.json.
+// The plots are drawn from there by python/late_phase_cli/evaluation_plot.py.
 #include <unistd.h>
 
 #include <cmath>
@@ -44,7 +44,7 @@ struct Command {
 Command Parse(int argc, char** argv) {
   Command command;
   ImageEvaluationOptions* images = &command.images;
-  CLI::App app("The figures of runs' weights.", kCommand);
+  CLI::App app("The metrics of runs' weights.", kCommand);
   app.add_option("RUN_DIR", command.dirs,
                  "folders of runs; of several models in one the late-phase one is taken")
       ->required();
@@ -54,7 +54,7 @@ Command Parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--data", command.data, "as in training");
   app.add_option("--out", command.out,
-                 "folder of evaluation.json and its figures; by default RUN_DIR/evaluation");
+                 "folder of evaluation.json and its plots; by default RUN_DIR/evaluation");
   AddSessionFlags(&command.session, &app);
 
   // Of image networks.
@@ -175,7 +175,7 @@ std::vector<EvaluatedRun> OpenRuns(const Command& command) {
   return runs;
 }
 
-// Rows of a task that knows its figures and nothing else of its predictions.
+// Rows of a task that knows its metrics and nothing else of its predictions.
 std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
                                          const ImageEvaluationOptions& asked) {
   const Split split = asked.split == "test" ? Split::kTest : Split::kValidation;
@@ -192,30 +192,30 @@ std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
   for (size_t r = 0; r < runs.size(); ++r) {
     Task* task = runs[r].task.get();
     Run* run = runs[r].run.get();
-    std::vector<Figures> members;
-    Figures ensemble;
+    std::vector<Metrics> members;
+    Metrics ensemble;
     if (absl::c_linear_search(names[r], "ensemble")) {
       Require(task->EvaluateMembers(run, split, &members, &ensemble));
     }
     for (const std::string& name : names[r]) {
-      Figures figures;
+      Metrics metrics;
       if (name == "ensemble") {
-        figures = ensemble;
+        metrics = ensemble;
       } else if (name == "collapsed" || name == "swa") {
-        Require(task->Evaluate(run, split, WeightSetOf(name, *run), 0, &figures));
+        Require(task->Evaluate(run, split, WeightSetOf(name, *run), 0, &metrics));
       } else if (!members.empty()) {
-        figures = members[MemberOf(name, *task, *run)];
+        metrics = members[MemberOf(name, *task, *run)];
       } else {
         Require(
-            task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(name, *task, *run), &figures));
+            task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(name, *task, *run), &metrics));
       }
-      rows.push_back({runs[r].folder, name, figures, Json(figures)});
+      rows.push_back({runs[r].folder, name, metrics, Json(metrics)});
     }
   }
   return rows;
 }
 
-// Of one run: its weights and their figures. Of several: their folders, too.
+// Of one run: its weights and their metrics. Of several: their folders, too.
 std::string TableText(const std::vector<EvaluatedRun>& runs, const std::string& split,
                       const std::vector<Column>& further, const std::vector<EvaluationRow>& rows) {
   const bool several = runs.size() > 1;
@@ -234,7 +234,7 @@ std::string TableText(const std::vector<EvaluatedRun>& runs, const std::string& 
     absl::StrAppend(&text, "\n|", several ? absl::StrCat(" ", row.run, " |") : "", " ", row.weights,
                     " |");
     for (const Column& column : columns) {
-      absl::StrAppend(&text, " ", column.Number(row.figures), " |");
+      absl::StrAppend(&text, " ", column.Number(row.metrics), " |");
     }
   }
   return text + "\n";

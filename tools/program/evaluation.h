@@ -1,5 +1,5 @@
 // What `eval` works on and what comes out of it. The command is tools/program/eval_command.cc; the
-// figures of image networks are computed in tools/program/image_evaluation.cc.
+// metrics of image networks are computed in tools/program/image_evaluation.cc.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_EVALUATION_H_
 #define LATE_PHASE_TOOLS_PROGRAM_EVALUATION_H_
 
@@ -26,7 +26,7 @@ struct EvaluatedRun {
 // A line of the table, and what evaluation.json says of it.
 struct EvaluationRow {
   std::string run, weights;
-  Figures figures;  // by the columns' names
+  Metrics metrics;  // by the columns' names
   Json details = Json::object();
 };
 

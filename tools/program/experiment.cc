@@ -8,8 +8,8 @@
 
 namespace late_phase {
 
-std::string Column::Number(const Figures& figures) const {
-  return absl::StrFormat("%.*f", digits, scale * figures.at(figure));
+std::string Column::Number(const Metrics& metrics) const {
+  return absl::StrFormat("%.*f", digits, scale * metrics.at(metric));
 }
 
 SettingList Experiment::Settings() {

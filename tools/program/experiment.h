@@ -1,5 +1,5 @@
 // A training program as the commands train and eval see it: what there is to set, its data, its
-// task, and the words for its figures. MakeExperiment knows them all.
+// task, and the words for its metrics. MakeExperiment knows them all.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_EXPERIMENT_H_
 #define LATE_PHASE_TOOLS_PROGRAM_EXPERIMENT_H_
 
@@ -14,16 +14,16 @@
 
 namespace late_phase {
 
-// A figure as it is shown: "2.331 bpc", or below a head of a table.
+// A metric as it is shown: "2.331 bpc", or below a head of a table.
 struct Column {
-  std::string figure;  // its name in Figures
+  std::string metric;  // its name in Metrics
   std::string head;    // "BPC"
   int digits;          // behind the point
   std::string unit;    // " bpc"
   double scale = 1;    // 100 for shares in percent
 
-  std::string Number(const Figures& figures) const;  // "2.331"
-  std::string Text(const Figures& figures) const { return Number(figures) + unit; }
+  std::string Number(const Metrics& metrics) const;  // "2.331"
+  std::string Text(const Metrics& metrics) const { return Number(metrics) + unit; }
 };
 
 // What is the same for all runs of a program.

@@ -45,13 +45,13 @@ std::vector<NamedImages> ReadSets(const std::vector<std::string>& paths) {
   return sets;
 }
 
-ClassificationFigures FiguresOf(const Probabilities& probabilities, const ImageView& images) {
+ClassificationMetrics MetricsOf(const Probabilities& probabilities, const ImageView& images) {
   const int64_t classes = static_cast<int64_t>(probabilities.size()) / images.count;
-  ClassificationFigures figures(classes);
+  ClassificationMetrics metrics(classes);
   for (int64_t i = 0; i < images.count; ++i) {
-    figures.Add(&probabilities[i * classes], images.labels[i]);
+    metrics.Add(&probabilities[i * classes], images.labels[i]);
   }
-  return figures;
+  return metrics;
 }
 
 std::vector<double> Entropies(const Probabilities& probabilities, int64_t count) {
@@ -139,14 +139,14 @@ class Suite {
     for (size_t p = 0; p < probabilities.size(); ++p) {
       EvaluationRow& row = result_.rows[p];
       const ImageView images = OwnImagesOf(predictors_.all()[p].of_run);
-      const ClassificationFigures figures = FiguresOf(probabilities[p], images);
-      row.figures = {{"accuracy", figures.accuracy()},
-                     {"nll", figures.nll()},
-                     {"ece", figures.ece()},
-                     {"brier", figures.brier()}};
+      const ClassificationMetrics metrics = MetricsOf(probabilities[p], images);
+      row.metrics = {{"accuracy", metrics.accuracy()},
+                     {"nll", metrics.nll()},
+                     {"ece", metrics.ece()},
+                     {"brier", metrics.brier()}};
       row.details["images"] = images.count;
-      row.details.update(Json(row.figures));
-      const auto bins = figures.reliability();
+      row.details.update(Json(row.metrics));
+      const auto bins = metrics.reliability();
       for (size_t b = 0; b < bins.size(); ++b) {
         row.details["reliability"].push_back({{"from", static_cast<double>(b) / bins.size()},
                                               {"to", static_cast<double>(b + 1) / bins.size()},
@@ -178,14 +178,14 @@ class Suite {
         const std::vector<double> entropies = Entropies(probabilities[p], set.images.count);
         const double auroc = Auroc(own_entropies_[p], entropies);
         EvaluationRow& row = result_.rows[p];
-        row.figures["auroc/" + set.name] = auroc;
-        row.figures["auroc"] += auroc / static_cast<double>(sets_.size());
+        row.metrics["auroc/" + set.name] = auroc;
+        row.metrics["auroc"] += auroc / static_cast<double>(sets_.size());
         Json& ood = row.details["ood"];
         ood["sets"].push_back({{"name", set.name},
                                {"images", set.images.count},
                                {"auroc", auroc},
                                {"histogram", Histogram(entropies, limit(p), kEntropyBins)}});
-        ood["mean_auroc"] = row.figures["auroc"];
+        ood["mean_auroc"] = row.metrics["auroc"];
       }
       result_.columns.push_back({"auroc/" + set.name, "AUROC " + set.name, 4, ""});
       result_.details["ood"].push_back({{"name", set.name}, {"path", set.path}});
@@ -210,14 +210,14 @@ class Suite {
             Predict(absl::StrCat(name, ", severity ", severity),
                     [&](size_t) -> ImageView { return images; });
         for (size_t p = 0; p < probabilities.size(); ++p) {
-          const double error = 1 - FiguresOf(probabilities[p], images).accuracy();
+          const double error = 1 - MetricsOf(probabilities[p], images).accuracy();
           Json& corruption = result_.rows[p].details["corruption"];
           corruption["errors"][name].push_back(error);
           Json& of_severity = corruption["by_severity"][severity - 1];
           of_severity = of_severity.get<double>() + error / kCorruptions.size();
           Json& of_corruption = corruption["by_corruption"][name];
           of_corruption = (severity == 1 ? 0 : of_corruption.get<double>()) + error / kSeverities;
-          corruption["mean_error"] = result_.rows[p].figures["mce"] += error / kCorrupted;
+          corruption["mean_error"] = result_.rows[p].metrics["mce"] += error / kCorrupted;
         }
       }
     }

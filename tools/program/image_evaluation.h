@@ -1,4 +1,4 @@
-// The evaluation of image networks: predictions of every weight set of every run, their figures on
+// The evaluation of image networks: predictions of every weight set of every run, their metrics on
 // the run's own images, on others (out of distribution) and on corrupted ones, and the flatness of
 // the loss around the weights.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_IMAGE_EVALUATION_H_

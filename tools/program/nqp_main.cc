@@ -1,5 +1,5 @@
 // tools/latephase nqp: runs the noisy quadratic problem, prints a table, writes results.json and
-// config.toml. The figure is drawn from results.json by python/late_phase_cli/nqp_plot.py.
+// config.toml. The plot is drawn from results.json by python/late_phase_cli/nqp_plot.py.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

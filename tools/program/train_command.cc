@@ -1,6 +1,6 @@
 // tools/latephase train PROGRAM: trains the program's models, each in a run folder, and writes
-// their figures to results.json. The table and the curves are drawn from there by
-// tools/PROGRAM_table.py and python/late_phase_cli/plot.py.
+// their metrics to results.json. The table and the curves are made from there by
+// python/late_phase_cli/PROGRAM_table.py and plot.py beside it.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -92,30 +92,30 @@ void WriteConfig(const std::string& folder, Experiment* experiment) {
   WriteFile(folder + "/config.toml", ConfigFile(experiment));
 }
 
-Json ToJson(const Figures& figures) {
+Json ToJson(const Metrics& metrics) {
   Json json = Json::object();
-  for (const auto& [name, value] : figures) json[name] = value;
+  for (const auto& [name, value] : metrics) json[name] = value;
   return json;
 }
 
-// The final figures of a trained model on a split, by weight set.
+// The final metrics of a trained model on a split, by weight set.
 Json Evaluate(Task* task, Run* run, Split split) {
   Json results;
-  Figures figures;
-  Require(task->Evaluate(run, split, WeightSet::kCollapsed, 0, &figures));
-  results["collapsed"] = ToJson(figures);
+  Metrics metrics;
+  Require(task->Evaluate(run, split, WeightSet::kCollapsed, 0, &metrics));
+  results["collapsed"] = ToJson(metrics);
   if (HasAverage(run->options(), run->step())) {
-    Require(task->Evaluate(run, split, WeightSet::kSwa, 0, &figures));
-    results["swa"] = ToJson(figures);
+    Require(task->Evaluate(run, split, WeightSet::kSwa, 0, &metrics));
+    results["swa"] = ToJson(metrics);
   }
   if (split == Split::kTest && task->MembersAt(run->step()) > 1) {
-    std::vector<Figures> members;
-    Require(task->EvaluateMembers(run, split, &members, &figures));
+    std::vector<Metrics> members;
+    Require(task->EvaluateMembers(run, split, &members, &metrics));
     if (HasMembers(run->options(), run->step())) {
       results["current"] = ToJson(members[LastMember(run->options(), run->step())]);
     }
-    for (const Figures& member : members) results["members"].push_back(ToJson(member));
-    results["ensemble"] = ToJson(figures);
+    for (const Metrics& member : members) results["members"].push_back(ToJson(member));
+    results["ensemble"] = ToJson(metrics);
   }
   return results;
 }
@@ -210,7 +210,7 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task*
     line.Show(absl::StrFormat(
                   "%s: epoch %.2f of %.4g, step %d, %s, %s %s/s, %s left", name, progress.epoch,
                   static_cast<double>(progress.steps) / plan.steps_per_epoch, progress.step,
-                  program.progress.Text(progress.figures), CountText(progress.items_per_second),
+                  program.progress.Text(progress.metrics), CountText(progress.items_per_second),
                   program.items, DurationText(progress.seconds_left)),
               static_cast<double>(progress.step) / progress.steps);
   };
@@ -219,7 +219,7 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task*
   return end;
 }
 
-// Evaluates a trained model, logs its figures and returns them as results.json holds them.
+// Evaluates a trained model, logs its metrics and returns them as results.json holds them.
 Json FinalResults(const Experiment& experiment, const SessionFlags& session, const TrainEnd& end,
                   Task* task, Run* run, RunFolder* folder) {
   std::vector<tensorflow::Tensor> mean;
@@ -236,10 +236,10 @@ Json FinalResults(const Experiment& experiment, const SessionFlags& session, con
   };
   for (const Split split : task->splits()) {
     Json& of_split = results[SplitName(split)] = Evaluate(task, run, split);
-    for (const auto& [weights, figures] : of_split.items()) {
-      if (!figures.is_object()) continue;
+    for (const auto& [weights, metrics] : of_split.items()) {
+      if (!metrics.is_object()) continue;
       Require(folder->LogEvaluation(run->step(), epochs, SplitName(split), weights,
-                                    figures.get<Figures>()));
+                                    metrics.get<Metrics>()));
     }
   }
   results["seconds"] = end.seconds;
@@ -257,9 +257,9 @@ Json FinalResults(const Experiment& experiment, const SessionFlags& session, con
 // "test 2.3210 bpc, with SWA 2.3180 bpc"
 std::string TestText(const Program& program, const Json& test) {
   auto text = [&](const char* weights) {
-    const Figures figures = test[weights].get<Figures>();
+    const Metrics metrics = test[weights].get<Metrics>();
     return absl::StrJoin(program.columns, ", ", [&](std::string* out, const Column& column) {
-      out->append(column.Text(figures));
+      out->append(column.Text(metrics));
     });
   };
   return absl::StrCat("test ", text("collapsed"),

@@ -62,8 +62,7 @@ enum class KernelForm {
   kPlain,
   kRank1,          // kernel ∘ (u vᵀ), u [in] and v [out] with members
   kBatchEnsemble,  // kernel ∘ (u_k v_kᵀ), a minibatch's images divided among the rows k
-  kHypernetwork    // of a layer's embedding, which has members
-                   // (models/images/networks/hypernetwork.h)
+  kHypernetwork    // of a layer's embedding, which has members (hypernetwork.h)
 };
 
 struct ImageNetworkOptions {

@@ -84,15 +84,15 @@ def imagenet(monkeypatch):
 
 # Page and the number of its fragment -> what makes the names that it uses, and what must hold of them afterwards.
 PRELUDES = {
-    ("README.md", 0): (lstm_weights, lambda names: names["h"].shape == (5, 2, 4)),
-    ("docs/checkpoints.md", 0): (
-        model_with_members,
-        lambda names: names["model"].train_on_batch(X, Y) > 0
-        and np.array_equal(names["model"].layers[-1].kernel.numpy()[1:], names["before"][1:])  # not spawned anew
-        and not np.array_equal(names["model"].layers[-1].kernel.numpy()[0], names["before"][0]),
-    ),
+    ("docs/using.md", 0): (lstm_weights, lambda names: names["h"].shape == (5, 2, 4)),
     ("docs/keras.md", 0): (training_loop, lambda names: int(names["optimizer"].member) == 1),
     ("docs/keras.md", 1): (several_devices, lambda names: names["model"].optimizer.members == 10),
+    ("docs/keras.md", 2): (
+        model_with_members,
+        lambda names: names["model"].train_on_batch(X, Y) > 0
+        and np.array_equal(names["model"].layers[-1].kernel.numpy()[1:], names["before"][1:])  # not spawned again
+        and not np.array_equal(names["model"].layers[-1].kernel.numpy()[0], names["before"][0]),
+    ),
     ("docs/tutorial.md", 0): (imagenet, lambda names: int(names["optimizer"].iterations) == 40),
 }
 

@@ -81,15 +81,11 @@ def test_spill_is_an_error_that_names_the_kernel(report):
     assert "spill" in str(error.value) and "Half" not in str(error.value)
 
 
-def test_write_records_the_figures_and_their_block_of_the_page(report, tmp_path, capsys):
+def test_write_records_the_numbers_and_the_table(report, tmp_path, capsys):
     (tmp_path / "docs" / "results").mkdir(parents=True)
-    page = tmp_path / "docs" / "gpu.md"
-    page.write_text("before\n<!-- output of docs/results/cuda_report.json -->\n```\nold\n```\nafter\n"
-                    "<!-- output of docs/results/other.json -->\n```\nkept\n```\n")
     cuda_report.main(["--library", LIBRARY, "--write", str(report)])
     table = capsys.readouterr().out
-    assert page.read_text() == (f"before\n<!-- output of docs/results/cuda_report.json -->\n```\n{table}```\nafter\n"
-                                "<!-- output of docs/results/other.json -->\n```\nkept\n```\n")
+    assert (tmp_path / "docs" / "results" / "cuda_report.txt").read_text() == table
     results = json.loads((tmp_path / "docs" / "results" / "cuda_report.json").read_text())
     assert "\n".join(cuda_report.render(results)) + "\n" == table
 

@@ -23,7 +23,7 @@ _WIDTH = 150
 _INTRODUCTION = """# Python API
 
 Made from the docstrings by `tools/latephase python tools/develop/api_reference.py --write`. Guides: [Keras](keras.md), [a tutorial](tutorial.md),
-[using the ops](using.md), [checkpoints](checkpoints.md); the ops themselves, `late_phase.raw_ops`, are in the [op reference](ops.md).
+[using the ops](using.md), [models trained by the programs](keras.md#models-trained-by-the-programs); the ops themselves, `late_phase.raw_ops`, are in the [op reference](ops.md).
 """
 
 

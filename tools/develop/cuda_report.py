@@ -1,7 +1,7 @@
 """What ptxas says of the CUDA kernels: registers, shared memory, spills.
 
 Prints a table of the reports that the build leaves beside every CUDA core (tools/bazel/cuda.bzl), and fails if a kernel spills registers
-to memory: its arithmetic waits for reads and writes that nobody asked for.
+to memory, where its arithmetic would wait for reads and writes.
 """
 
 import argparse
@@ -10,9 +10,7 @@ import os
 import re
 import subprocess
 
-from tools.develop import docs_blocks
-
-RECORD, PAGE = "docs/results/cuda_report.json", "docs/gpu.md"
+RECORD, TABLE = "docs/results/cuda_report.json", "docs/results/cuda_report.txt"
 # The architecture whose kernels are listed one by one.
 LISTED = "sm_80"
 
@@ -138,7 +136,7 @@ def render(results):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="tools/latephase cuda-report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"also record the figures in {RECORD} and write the table into {PAGE}")
+    parser.add_argument("--write", action="store_true", help=f"also record the numbers in {RECORD} and the table in {TABLE}")
     parser.add_argument("--library", required=True, help="the op library, whose size is told")
     parser.add_argument("reports", metavar="REPORT", nargs="*", help="reports of ptxas (default: those of all CUDA cores)")
     options = parser.parse_args(arguments)
@@ -150,10 +148,8 @@ def main(arguments=None):
         with open(RECORD, "w") as file:
             json.dump(results, file, indent=1)
             file.write("\n")
-        with open(PAGE) as file:
-            page = file.read()
-        with open(PAGE, "w") as file:
-            file.write(docs_blocks.with_output(page, RECORD, "\n".join(lines) + "\n"))
+        with open(TABLE, "w") as file:
+            file.write("\n".join(lines) + "\n")
     require_no_spills(kernels)
 
 

@@ -1,46 +1,65 @@
-#!/usr/bin/env python3
-"""Code blocks of the documentation that repeat a file.
+"""Blocks of the documentation that repeat a file, a program's output or a recorded run.
 
-A fenced block under `<!-- same as PATH -->` must equal that file, one under `<!-- output of PATH -->` what the program prints. A page that
-takes a program apart has `same as PATH#PART`, what follows the line `# [PART]` in the file, and several outputs, which are one in all.
-`tools/develop/docs_blocks.py --write PAGE...` copies the files into the pages; tests/docs/docs_test.py checks both kinds.
+    <!-- same as PATH -->      a fenced block that equals the file, or with PATH#PART what follows
+                               the line `# [PART]` in it
+    <!-- output of PATH -->    a fenced block with what a program prints, or what a benchmark printed
+                               when it was recorded. A page that takes a program apart has several
+                               such blocks, which together are its output
+    <!-- table of PATH -->     the Markdown that a recorded run gives, up to `<!-- end -->`
+
+`tools/latephase python -m tools.develop.docs_blocks --write [PAGE...]` fills in files and recorded
+runs (tools/develop/docs_records.py), by default on all pages; what programs print is pasted by hand.
+tests/docs/docs_test.py checks all of them.
 """
 
+import glob
 import re
 import sys
 
-_BLOCK = re.compile(r"<!-- (same as|output of) (\S+) -->\n```(\w*)\n(.*?)```\n", re.S)
+_BLOCK = re.compile(
+    r"<!-- (?P<kind>same as|output of) (?P<path>\S+) -->\n```(?P<language>\w*)\n(?P<text>.*?)```\n"
+    r"|<!-- table of (?P<table>\S+) -->\n\n(?P<rows>.*?)\n<!-- end -->\n",
+    re.S,
+)
+
+
+def pages():
+    """The paths of all pages that may have blocks."""
+    return ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]
+
+
+def _parsed(match):
+    """(kind, path, content) of a match."""
+    if match["table"]:
+        return "table of", match["table"], match["rows"]
+    return match["kind"], match["path"], match["text"]
 
 
 def blocks(page):
     """(kind, path, content) of every marked block of a page's text."""
-    return [(kind, path, content) for kind, path, _, content in _BLOCK.findall(page)]
+    return [_parsed(match) for match in _BLOCK.finditer(page)]
 
 
-def refreshed(page, read):
-    """The page with its "same as" blocks taken from `read(path)`."""
-
-    def replace(match):
-        kind, path, language, _ = match.groups()
-        return match[0] if kind != "same as" else f"<!-- same as {path} -->\n```{language}\n{read(path)}```\n"
-
-    return _BLOCK.sub(replace, page)
-
-
-def with_output(page, path, output):
-    """The page with `output` in its block "output of `path`"."""
+def refreshed(page, content):
+    """The page with `content(kind, path)` in its blocks; None leaves a block as it is."""
 
     def replace(match):
-        kind, marked, language, _ = match.groups()
-        return f"<!-- output of {path} -->\n```{language}\n{output}```\n" if (kind, marked) == ("output of", path) else match[0]
+        kind, path, _ = _parsed(match)
+        text = content(kind, path)
+        if text is None:
+            return match[0]
+        if kind == "table of":
+            return f"<!-- {kind} {path} -->\n\n{text}\n<!-- end -->\n"
+        return f"<!-- {kind} {path} -->\n```{match['language']}\n{text}```\n"
 
     return _BLOCK.sub(replace, page)
 
 
 def parts(program):
-    """Name -> text of the parts of a program's text, which begin with a line `# [NAME]`; "" is what comes before the first."""
+    """Name -> text of a program's parts, which begin with a line `# [NAME]`; "" is the beginning."""
     texts = re.split(r"^# \[(\w+)\]\n", program, flags=re.M)
-    return {"": texts[0], **{name: text.strip("\n") + "\n" for name, text in zip(texts[1::2], texts[2::2])}}
+    named = zip(texts[1::2], texts[2::2])
+    return {"": texts[0], **{name: text.strip("\n") + "\n" for name, text in named}}
 
 
 def read(path):
@@ -51,10 +70,21 @@ def read(path):
     return parts(text)[part] if part else text
 
 
-if __name__ == "__main__":
-    if len(sys.argv) < 3 or sys.argv[1] != "--write":
+def main(arguments):
+    from tools.develop import docs_records
+
+    if arguments[:1] != ["--write"]:
         raise SystemExit(__doc__)
-    for name in sys.argv[2:]:
-        text = refreshed(read(name), read)
-        with open(name, "w") as file:
-            file.write(text)
+
+    def content(kind, path):
+        return read(path) if kind == "same as" else docs_records.text(kind, path)
+
+    for name in arguments[1:] or pages():
+        page = read(name)
+        if (text := refreshed(page, content)) != page:
+            with open(name, "w") as file:
+                file.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,141 @@
+"""Builds the documentation as a site with search: tools/latephase docs --out DIR
+
+The pages are README.md, CONTRIBUTING.md, CHANGELOG.md and those of docs/. They are copied to a
+temporary folder together with the files that they link to, with links adapted, and built by MkDocs
+(tools/develop/mkdocs.yml), which fails if a link leads nowhere. This module itself needs nothing but
+Python, so that links can be checked without MkDocs (tests/docs/pages_test.py).
+"""
+
+import argparse
+import glob
+import os
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CONFIG, STYLE = "tools/develop/mkdocs.yml", "tools/develop/site.css"
+
+_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
+_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
+_HEADING = re.compile(r"^#{1,6} +(.*?)\s*$", re.M)
+
+
+def pages(project=PROJECT):
+    """Path in the project -> path in the site, of every page."""
+    found = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+    for path in sorted(glob.glob("docs/**/*.md", root_dir=project, recursive=True)):
+        found[path] = posixpath.relpath(path, "docs")
+    return found
+
+
+def _prose(page):
+    """The page's text with blanks in the place of code, so that positions stay."""
+
+    def blank(match):
+        return re.sub(r"[^\n]", " ", match[0])
+
+    page = _FENCE.sub(blank, page)
+    # A link's text may be code, but what stands in code is no link.
+    return _CODE.sub(lambda match: blank(match) if "](" in match[0] else match[0], page)
+
+
+def links(page):
+    """The matches of all links and images of a page's text, with groups image, text and target."""
+    return list(_LINK.finditer(_prose(page)))
+
+
+def anchors(page):
+    """What a link to this page may have after its #: its headings, as GitHub and the site name them."""
+    names = []
+    for heading in _HEADING.findall(_FENCE.sub("", page)):
+        heading = _LINK.sub(lambda match: match["text"], heading).replace("`", "")
+        names.append(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-"))
+    # A heading that occurs twice is numbered differently in the two places.
+    return {name for name in names if names.count(name) == 1}
+
+
+def is_external(target):
+    return re.match(r"[a-z]+:", target) is not None
+
+
+def resolved(page, target):
+    """(path in the project, anchor) of a link on the page of that path."""
+    path, _, anchor = target.partition("#")
+    return (posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page), anchor
+
+
+def _in_site(path):
+    """Where a linked file that is no page goes."""
+    path = path.removeprefix("docs/")
+    return path if "." in posixpath.basename(path) else path + ".txt"  # a browser shows LICENSE.txt
+
+
+def stage(folder, project=PROJECT):
+    """Lays out in `folder` the pages of the site and what they link to.
+
+    Raises:
+      FileNotFoundError: a page links to what does not exist.
+    """
+    found = pages(project)
+    for source, destination in found.items():
+        with open(os.path.join(project, source)) as file:
+            text = file.read()
+        for link in reversed(links(text)):
+            if is_external(link["target"]):
+                continue
+            path, anchor = resolved(source, link["target"])
+            if os.path.isdir(os.path.join(project, path)):  # a site has no listings: words alone
+                new = link["text"]
+            else:
+                target = found.get(path) or _in_site(path)
+                if path not in found:
+                    if not os.path.isfile(os.path.join(project, path)):
+                        raise FileNotFoundError(f"{source} links to {link['target']}, which does not exist")
+                    copy = os.path.join(folder, target)
+                    os.makedirs(os.path.dirname(copy), exist_ok=True)
+                    shutil.copyfile(os.path.join(project, path), copy)
+                new = posixpath.relpath(target, posixpath.dirname(destination) or ".") if path != source else ""
+                new = f"{link['image']}[{link['text']}]({new}{'#' + anchor if anchor else ''})"
+            text = text[: link.start()] + new + text[link.end() :]
+        os.makedirs(os.path.dirname(os.path.join(folder, destination)), exist_ok=True)
+        with open(os.path.join(folder, destination), "w") as file:
+            file.write(text)
+    shutil.copyfile(os.path.join(project, STYLE), os.path.join(folder, os.path.basename(STYLE)))
+
+
+def build(out, project=PROJECT):
+    """Builds the site into the folder `out`, whose former content is removed."""
+    with tempfile.TemporaryDirectory() as folder:
+        stage(os.path.join(folder, "pages"), project)
+        config = shutil.copy(os.path.join(project, CONFIG), folder)
+        command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", config]
+        command += ["--site-dir", os.path.abspath(out)]
+        subprocess.run(command, check=True)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="tools/latephase docs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the site, new or of an earlier site")
+    out = parser.parse_args(arguments).out
+    if os.path.isdir(out) and os.listdir(out) and not os.path.exists(os.path.join(out, "sitemap.xml")):
+        parser.error(f"--out must be an empty folder, or that of an earlier site. Received: {out}")
+    try:
+        build(out)
+    except FileNotFoundError as error:
+        raise SystemExit(f"tools/latephase docs: {error}") from error
+    except subprocess.CalledProcessError as error:
+        raise SystemExit("tools/latephase docs: MkDocs found the faults above; there is no site") from error
+    print(os.path.join(out, "index.html"))
+
+
+if __name__ == "__main__":
+    main()

@@ -11,5 +11,5 @@ model.summary()
 late_phase.keras.collapse(model).save(plain)  # keras.models.load_model needs no late_phase for it
 
 for weight in model.layers[-1].weights:
-    weight.assign(0.9 * weight)  # more modest predictions; or train it
+    weight.assign(0.9 * weight)  # less confident predictions; or train it
 late_phase.checkpoint.save(model, run)  # for `tools/latephase eval RUN`, and `train … --resume`

@@ -3,10 +3,13 @@
 Importing the package loads the op library and registers the gradients of its ops:
 
 * `late_phase.ops` has the documented functions, such as `late_phase.ops.rank1_lstm`.
-* `late_phase.raw_ops` is the module that `tf.load_op_library` returned, one function per op with its exact signature.
-* `late_phase.describe()` says what was loaded and what it runs on; `late_phase.__version__` is the package's own version.
+* `late_phase.raw_ops` is the module that `tf.load_op_library` returned: one function per op, with
+  its exact signature.
+* `late_phase.describe()` says what was loaded and what it runs on; `late_phase.__version__` is the
+  version of the package.
 
-`import late_phase.keras` brings the Keras layers and optimizer, `import late_phase.checkpoint` Keras models of what the programs trained.
+`import late_phase.keras` provides the Keras layers and the optimizer;
+`import late_phase.checkpoint` turns what the programs have trained into Keras models.
 """
 
 from late_phase import loader

@@ -1,4 +1,4 @@
-"""Gradients of the ops for Python graphs and tapes. Each only calls its Grad op: no arithmetic lives here.
+"""Gradients of the ops for Python graphs and tapes: each only calls its Grad op.
 
 The C++ ones are in ops/*_grad.cc.
 """

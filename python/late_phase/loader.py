@@ -1,4 +1,4 @@
-"""Finds `_late_phase_ops.so`, checks that it fits the TensorFlow at hand, and loads it once."""
+"""Finds `_late_phase_ops.so`, checks that it fits the installed TensorFlow, and loads it once."""
 
 import ctypes
 import functools
@@ -17,10 +17,10 @@ _MARKER = b"late_phase-build-info "
 
 
 def library_path():
-    """Path of the op library: the environment variable LATE_PHASE_OPS, else the file beside this package's own.
+    """Path of the op library: LATE_PHASE_OPS in the environment, else the file in this folder.
 
     Raises:
-      ImportError: no file is there.
+      ImportError: there is no such file.
     """
     named = os.environ.get("LATE_PHASE_OPS")
     path = named or os.path.join(os.path.dirname(os.path.abspath(__file__)), _FILE)
@@ -36,7 +36,7 @@ def library_path():
 
 @functools.lru_cache(maxsize=None)
 def build_info(path=None):
-    """What the library was built as, read from the file without loading it: a dict with `version` and `tensorflow`."""
+    """What the file says it was built as, without loading it: `version` and `tensorflow`."""
     path = path or library_path()
     with open(path, "rb") as file:
         try:
@@ -86,7 +86,11 @@ def load():
 
 
 def _follow_onednn_limit(path, tensorflow_came_first):
-    """Where the machine announces AMX and refuses it, the library has limited oneDNN when it was loaded: too late if that has run."""
+    """Tells Python about the limit that loading the library has set for oneDNN.
+
+    It does so on machines that announce AMX but do not grant it. If oneDNN has run before, it is
+    too late.
+    """
     function = ctypes.CDLL(path).late_phase_onednn_limit
     function.restype = ctypes.c_char_p
     if function() is None:
@@ -94,7 +98,7 @@ def _follow_onednn_limit(path, tensorflow_came_first):
     limit = os.environ["ONEDNN_MAX_CPU_ISA"] = function().decode()  # as it is in C already, for the programs that Python starts
     if tensorflow_came_first:
         warnings.warn(
-            f"late_phase: this machine announces AMX and refuses it, so oneDNN now has ONEDNN_MAX_CPU_ISA={limit}. TensorFlow was imported "
+            f"late_phase: this machine announces AMX but does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA={limit}. TensorFlow was imported "
             "before: if it has computed already, products of bfloat16 still end in an illegal instruction. Import late_phase first, or "
             "set the variable before Python starts.",
             RuntimeWarning,
@@ -113,7 +117,7 @@ def describe():
     TensorFlow: ...
 
     Returns:
-      A string: versions of late_phase and TensorFlow, the CPU's kernels, and what there is of GPUs.
+      A string: versions of late_phase and TensorFlow, the CPU kernels in use, and the GPUs found.
     """
     load()
     function = ctypes.CDLL(library_path()).late_phase_describe

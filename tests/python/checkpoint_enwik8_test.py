@@ -141,7 +141,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, text, tm
 def test_averages_that_there_are_not_yet_are_refused(tmp_path, text):
     run = tmp_path / "run"
     program_runs.train("enwik8", text, run, *FLAGS, "--model", "rank1", "--steps", 3)
-    with pytest.raises(ValueError, match="`weights` must be there: SWA has no sample at step 3. Received: weights='swa'"):
+    with pytest.raises(ValueError, match="`weights` must be \"collapsed\": SWA has no sample at step 3. Received: weights='swa'"):
         late_phase.checkpoint.keras_model(run, weights="swa")
 
 

@@ -19,11 +19,12 @@ import late_phase.keras
 PAGE = "docs/api.md"
 MODULES = (late_phase, late_phase.ops, late_phase.keras, late_phase.checkpoint)
 SECTIONS = ("Example", "Args", "Call arguments", "Returns", "Yields", "Raises")
-_WIDTH = 150
+_WIDTH = 100
 _INTRODUCTION = """# Python API
 
-Made from the docstrings by `tools/latephase python tools/develop/api_reference.py --write`. Guides: [Keras](keras.md), [a tutorial](tutorial.md),
-[using the ops](using.md), [models trained by the programs](keras.md#models-trained-by-the-programs); the ops themselves, `late_phase.raw_ops`, are in the [op reference](ops.md).
+Made from the docstrings by `tools/latephase python tools/develop/api_reference.py --write`. Guides:
+[Keras](keras.md), [a tutorial](tutorial.md), [using the ops](using.md). The ops themselves,
+`late_phase.raw_ops`, are in the [op reference](ops.md).
 """
 
 
@@ -63,6 +64,14 @@ def _fenced(language, text):
     return f"```{language}\n{text}\n```"
 
 
+def _item(names, text):
+    """A list entry, in short lines that break no code."""
+    entry = f"- {', '.join(f'`{name}`' for name in names)}: {text}"
+    whole = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), entry)
+    lines = textwrap.wrap(whole, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return "\n".join(lines).replace("\0", " ")
+
+
 def _body(docstring):
     """The Markdown of a docstring."""
     blocks = []
@@ -72,7 +81,7 @@ def _body(docstring):
         if title == "Example":
             blocks.append(_fenced("pycon", text))
         elif title in ("Args", "Call arguments", "Raises"):
-            blocks.append("\n".join(f"- {', '.join(f'`{name}`' for name in names)}: {text}" for names, text in items(text)))
+            blocks.append("\n".join(_item(names, text) for names, text in items(text)))
         else:
             blocks.append(text)
     return "\n\n".join(blocks)

@@ -115,7 +115,8 @@ def build(out, project=PROJECT):
         config = shutil.copy(os.path.join(project, CONFIG), folder)
         command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", config]
         command += ["--site-dir", os.path.abspath(out)]
-        subprocess.run(command, check=True)
+        quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an announcement of the theme's
+        subprocess.run(command, check=True, env=quiet)
 
 
 def main(arguments=None):

@@ -1,14 +1,14 @@
 """Checkpoints of the training programs as Keras models, and back.
 
-A run is a folder as `tools/latephase train` leaves it, with config.toml and checkpoint/. Of several models the late-phase one is
-taken, as `tools/latephase eval` does.
+A run is a folder that `tools/latephase train` has written, with config.toml and checkpoint/. If it
+holds several models, the late-phase one is taken, as in `tools/latephase eval`.
 
 Example:
 
 >>> import late_phase.checkpoint, late_phase.keras
->>> model = late_phase.checkpoint.keras_model("runs/cifar-convnet")  # what `tools/latephase train cifar` has trained
->>> late_phase.keras.collapse(model).save("plain.keras")             # for those without late_phase
->>> late_phase.checkpoint.save(model, "runs/cifar-convnet")          # for `tools/latephase eval`, and `train … --resume`
+>>> model = late_phase.checkpoint.keras_model("runs/cifar-convnet")  # what `train` has written
+>>> late_phase.keras.collapse(model).save("plain.keras")             # loads without late_phase
+>>> late_phase.checkpoint.save(model, "runs/cifar-convnet")          # for `eval` and `train`
 """
 
 import pathlib
@@ -37,13 +37,13 @@ def read(run):
       run: the folder of a run; or RUN/checkpoint, or RUN/checkpoint/step-….
 
     Returns:
-      A dict, name -> numpy array: weights, which have a row per member if they are late-phase ones; running statistics; NAME/swa, averages
-      over time; the optimizer's state (NAME/momentum, NAME/m, NAME/v, NAME/count, NAME/sum); "late_phase/step" and other
-      counters.
+      A dict, name -> numpy array: weights, with one row per member if they are late-phase weights;
+      running statistics; NAME/swa, averages over time; the optimizer's state (NAME/momentum,
+      NAME/m, NAME/v, NAME/count, NAME/sum); "late_phase/step" and other counters.
 
     Raises:
       FileNotFoundError: there is no run, or it has no checkpoint.
-      ValueError: the checkpoint is damaged, or not of a training program.
+      ValueError: the checkpoint is damaged, or was not written by a training program.
     """
     folder = pathlib.Path(run)
     if not folder.name.startswith("step-"):
@@ -52,16 +52,18 @@ def read(run):
 
 
 def keras_model(run, weights="collapsed"):
-    """A run's network as a Keras model, with all that it has learned.
+    """A run's network as a Keras model, with everything it has learned.
 
-    The model consists of Keras's layers; those with members are of `late_phase.keras`. Its input is the program's: of `cifar`, images
-    [N, 32, 32, 3] whose channels were normalised with the training images' mean and deviation; of `enwik8`, tokens [N, T], which are places
-    in `read(run)["vocabulary"]`. Its output is logits. `model.predict` gives what the program calls `collapsed`: the network of
-    the members' mean, running statistics included.
+    The model consists of Keras's layers; those with members are from `late_phase.keras`. Its input
+    is the program's: for `cifar`, images [N, 32, 32, 3] whose channels were normalised with the
+    mean and standard deviation of the training images; for `enwik8`, tokens [N, T], which are
+    indices into `read(run)["vocabulary"]`. Its output is logits. `model.predict` returns what the
+    program calls `collapsed`: the outputs of the members' mean, including their running statistics.
 
-    BatchNorm has the program's epsilon, 1e-5, and its pace: where the program says 0.1, the share of what is new, Keras says
-    0.9, of what is old. The program's running variance is of the unbiased variance; trained on in Keras it becomes that of the biased one,
-    less by 1 / n for n values of a channel in a minibatch.
+    BatchNorm has the program's epsilon, 1e-5, and its update rate: the program's 0.1, the weight of
+    the new value, is Keras's momentum 0.9, the weight of the old one. The program's running
+    variance follows the unbiased variance; when training continues in Keras it becomes that of the
+    biased one, smaller by 1 / n for n values per channel in a minibatch.
 
     Example:
 
@@ -72,15 +74,17 @@ def keras_model(run, weights="collapsed"):
 
     Args:
       run: the folder of a run.
-      weights: "collapsed", what training has led to; or "swa", the averages over time. Averages of networks with BatchNorm have no
-        statistics in a checkpoint, because the program estimates them from the training images when it needs them.
+      weights: "collapsed", the trained weights; or "swa", the averages over time, which networks
+        with BatchNorm do not have: a checkpoint holds no statistics for them, since the program
+        estimates those from the training images when it needs them.
 
     Returns:
       A Functional model, not compiled.
 
     Raises:
       FileNotFoundError: there is no run, or it has no checkpoint.
-      ValueError: the checkpoint is damaged, or has no such weights, or config.toml is of another network.
+      ValueError: the checkpoint is damaged, has no such weights, or does not match the network in
+        config.toml.
     """
     if weights not in ("collapsed", "swa"):
         raise ValueError(f'`weights` must be "collapsed" or "swa". Received: weights={weights!r}')
@@ -89,7 +93,7 @@ def keras_model(run, weights="collapsed"):
     for name, variable in opened.weights.items():
         value = stored[name]
         if _has_members(variable) and not opened.contents.spawned:
-            value = np.broadcast_to(value[:1], value.shape)  # the other members are not there yet
+            value = np.broadcast_to(value[:1], value.shape)  # the other members do not exist yet
         variable.assign(value.reshape(variable.shape))
     return opened.network
 
@@ -97,29 +101,30 @@ def keras_model(run, weights="collapsed"):
 def save(model, run):
     """Puts a Keras model's weights, members and moving statistics into a run's newest checkpoint.
 
-    `tools/latephase eval` then evaluates them, and `tools/latephase train … --resume` goes on from them. All else in the run stays as
-    it is: the step, on which learning rates and the member to train next depend; the optimizer's moments and sums, which are the
-    program's own, since the state of a Keras optimizer is laid out otherwise; averages of SWA; results.json and metrics.jsonl.
+    `tools/latephase eval` then evaluates them, and `tools/latephase train … --resume` continues
+    from them. Everything else in the run stays the same: the step, on which learning rates and the
+    next member depend; the optimizer's moments and sums, since the state of a Keras optimizer is
+    laid out differently; averages of SWA; results.json and metrics.jsonl.
 
-    The old checkpoint is removed when the new one is complete, so a process killed at any moment leaves one of them. Save into no run
-    that is being trained.
+    The old checkpoint is removed once the new one is complete, so a process killed at any moment
+    leaves one of them. Do not save into a run that is being trained.
 
     Example:
 
     >>> import late_phase.checkpoint
     >>> model = late_phase.checkpoint.keras_model("runs/cifar-convnet")
     >>> for weight in model.layers[-1].weights:
-    ...     _ = weight.assign(0.9 * weight)  # more modest predictions
+    ...     _ = weight.assign(0.9 * weight)  # less confident predictions
     >>> late_phase.checkpoint.save(model, "runs/cifar-convnet")
 
     Args:
-      model: a model with the layers that `keras_model` gives it, by name.
-      run: the folder of a run of the same network and number of members.
+      model: a model with the layers, by name, that `keras_model` builds.
+      run: the folder of a run with the same network and number of members.
 
     Raises:
       FileNotFoundError: there is no run, or it has no checkpoint.
-      ValueError: the model is another network, has weights that are not finite, or members where the run has none yet. The checkpoint is
-        left as it was.
+      ValueError: the model is another network, has weights that are not finite, or has members
+        where the run has none yet. The checkpoint is left unchanged.
     """
     opened = _OpenRun(run)
     received = opened.weights_of(model)
@@ -174,7 +179,7 @@ class _OpenRun:
                 "training images, and not stored. Received: weights='swa'"
             )
         if not self.contents.variables.get("late_phase/swa_count", 0):
-            raise ValueError(f"`weights` must be there: SWA has no sample at step {self.contents.step}. Received: weights='swa'")
+            raise ValueError(f"`weights` must be \"collapsed\": SWA has no sample at step {self.contents.step}. Received: weights='swa'")
         return {name: self.contents.variables[name + "/swa"] for name in self.stored}
 
 

@@ -1,7 +1,8 @@
-"""A run's checkpoint on disk, by the rules of optimizers/checkpoint.h, which the training programs follow.
+"""A run's checkpoint on disk, by the rules of optimizers/checkpoint.h.
 
-Each checkpoint is a folder RUN/checkpoint/step-000000000017 with the TensorFlow tensor bundle `state`; the one whose name sorts last
-counts. It is written under another name and renamed when it is complete.
+Each checkpoint is a folder RUN/checkpoint/step-000000000017 with the TensorFlow tensor bundle
+`state`; the one whose name sorts last counts. It is written under another name and renamed when it
+is complete.
 """
 
 import os
@@ -40,7 +41,8 @@ class Contents:
     """What a checkpoint holds.
 
     Attributes:
-      variables: name -> array, of the training graph: weights, statistics, the optimizer's state, counters.
+      variables: name -> array, of the training graph: weights, statistics, the optimizer's state,
+        counters.
       step: minibatches done.
       members: K.
       start: T0, the step at which the members begin.
@@ -55,7 +57,7 @@ class Contents:
 
     @property
     def spawned(self):
-        """Whether the members are there. Until then the program uses row 0 of late-phase variables, and the others mean nothing."""
+        """Whether the members have been spawned; before, only row 0 of a variable counts."""
         # 0.1.0 did not say; there they were spawned by the first step after `start`.
         return bool(self.variables.get("late_phase/spawned", self.step > self.start))
 
@@ -81,7 +83,7 @@ def read(checkpoint):
         reader = tf.train.load_checkpoint(str(pathlib.Path(checkpoint) / _BUNDLE))
         tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError, LookupError) as error:
-        raise ValueError(f"The checkpoint must be whole and in TensorFlow's format. Received: {checkpoint}: {error}") from error
+        raise ValueError(f"The checkpoint must be complete and in TensorFlow's format. Received: {checkpoint}: {error}") from error
     if _SETTINGS not in tensors or _STEP not in tensors:
         raise ValueError(f"The checkpoint must be one of tools/latephase train. Received: {checkpoint}, which has no {_SETTINGS}")
     return Contents(tensors)
@@ -90,7 +92,8 @@ def read(checkpoint):
 def replace(checkpoint, contents):
     """Puts `contents` in the place of `checkpoint`, a folder step-….
 
-    A process that is killed at any moment leaves the old checkpoint or the new one, whole, as the newest of the folder.
+    A process that is killed at any moment leaves the old checkpoint or the new one, whole, as the
+    newest of the folder.
     """
     for name, value in contents.variables.items():
         if np.issubdtype(value.dtype, np.floating) and not np.isfinite(value).all():

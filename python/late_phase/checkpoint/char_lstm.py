@@ -1,4 +1,4 @@
-"""The network of `tools/latephase train enwik8` as a Keras model: what models/text/char_lstm.cc builds."""
+"""The network of `tools/latephase train enwik8` (models/text/char_lstm.cc) as a Keras model."""
 
 import keras
 

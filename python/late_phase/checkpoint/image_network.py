@@ -1,10 +1,13 @@
-"""The networks of `tools/latephase train cifar` as Keras models: what models/images/networks/conv_net.cc and models/images/networks/wide_resnet.cc build."""
+"""The networks of `tools/latephase train cifar` as Keras models.
+
+The same as conv_net.cc and wide_resnet.cc in models/images/networks/.
+"""
 
 import keras
 
 from late_phase.keras import BatchNormalization, Dense, Rank1Conv2D, Rank1Dense
 
-# As LatePhase>BatchNorm's defaults are; what is 0.1 there, the share of what is new, is 0.9 in Keras, of what is old.
+# The defaults of LatePhase>BatchNorm; its 0.1, the weight of the new value, is Keras's 0.9, that of the old one.
 _EPSILON, _MOMENTUM = 1e-5, 0.9
 _IMAGE = (32, 32, 3)
 _CLASSES = {"cifar10": 10, "cifar100": 100}
@@ -65,7 +68,7 @@ class _Layers:
         return keras.layers.GlobalAveragePooling2D(**self._named("pool"))(self._batch_norm_relu("bn", "relu", x))
 
     def _block(self, name, x, width, stride, project):
-        """A pre-activation residual block; where the channels change, the shortcut is a projection of the activated input."""
+        """A pre-activation residual block; if the channels change, the shortcut is a projection."""
         activated = y = self._batch_norm_relu(f"{name}_bn0", f"{name}_relu0", x)
         if stride == 1:
             y = self._convolution(f"{name}_conv0", width, 3, padding="same")(y)

@@ -1,4 +1,4 @@
-"""Where a training run is, and what it was configured as; the same rules as tools/program/runs.cc."""
+"""Finds a training run and its configuration, by the rules of tools/program/runs.cc."""
 
 import pathlib
 import tomllib
@@ -20,7 +20,7 @@ class _Config(dict):
             raise ValueError(f"config.toml must be as the program wrote it. Received: {path}: {error}") from error
 
     def __missing__(self, name):
-        raise ValueError(f"config.toml must have `{name}`. Received: {self._path}, which has not")
+        raise ValueError(f"config.toml must have `{name}`. Received: {self._path}, which does not")
 
 
 def find_run(folder):

@@ -1,16 +1,19 @@
-"""Late-phase weights for Keras: layers whose weights have members, and the optimizer that trains them.
+"""Late-phase weights for Keras: layers with members, and the optimizer that trains them.
 
-Training uses one member per minibatch, which the optimizer chooses; inference uses the mean of the members.
+Training uses one member per minibatch, which the optimizer chooses; inference uses the mean of the
+members.
 
 Example:
 
 >>> import keras, numpy as np, late_phase.keras
 >>> x, y = np.random.normal(size=(60, 8)), np.arange(60) % 4
->>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.BatchNormalization(), keras.layers.Dense(4)])
+>>> layers = [keras.layers.Dense(16), keras.layers.BatchNormalization(), keras.layers.Dense(4)]
+>>> model = keras.Sequential([keras.Input((8,)), *layers])
 >>> model = late_phase.keras.convert(model, members=10)
->>> optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=10, start=30, sigma=0.1)
+>>> optimizer = late_phase.keras.LatePhaseOptimizer(
+...     keras.optimizers.SGD(0.1), members=10, start=30, sigma=0.1)
 >>> model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
->>> _ = model.fit(x, y, batch_size=10, epochs=10, verbose=0)  # 60 steps: the members start after half of them
+>>> _ = model.fit(x, y, batch_size=10, epochs=10, verbose=0)  # 60 steps: the members start half-way
 >>> late_phase.keras.collapse(model).save("plain.keras")  # loads without late_phase
 """
 

@@ -17,13 +17,14 @@ _WITH_MEMBERS = {keras.layers.BatchNormalization: BatchNormalization, keras.laye
 
 
 def collapse(model, dataset=None, steps=None, probe=None):
-    """A copy of `model` in which every late-phase layer is the Keras layer of its name, with the mean of its members' weights.
+    """A copy of `model` with Keras's own layers and the mean of the members' weights.
 
-    The copy gives what `model` gives in inference, which is checked on a small batch. It consists of Keras's own layers alone: saved,
-    it loads without late_phase.
+    Every late-phase layer is replaced by the Keras layer of its name, so a saved copy loads without
+    late_phase. The copy computes what `model` computes in inference; this is checked on a small
+    batch.
 
-    BatchNormalization gets the mean of the members' moving statistics. With `dataset` the copy's statistics are estimated anew, for its
-    own weights: `reestimate_batch_norm(copy, dataset, steps)`.
+    BatchNormalization gets the mean of the members' moving statistics. With `dataset` the copy's
+    statistics are re-estimated for its own weights: `reestimate_batch_norm(copy, dataset, steps)`.
 
     Example:
 
@@ -35,17 +36,20 @@ def collapse(model, dataset=None, steps=None, probe=None):
 
     Args:
       model: a Sequential or Functional model.
-      dataset: data to re-estimate the statistics of BatchNormalization from, as in `reestimate_batch_norm`; None: the members' mean.
-      steps: how many batches of `dataset` to take; None: all.
-      probe: the inputs on which `model` and the copy are compared, as `model` takes them; None: random ones made from the model's
-        input signature. Where that is impossible (strings, inputs that the model rejects), there is a warning, and no comparison.
+      dataset: data to re-estimate the statistics of BatchNormalization from, as in
+        `reestimate_batch_norm`; None: the members' mean.
+      steps: how many batches of `dataset` to use; None: all.
+      probe: inputs for `model`, on which it is compared with the copy; None: random ones made from
+        its input signature. If that is impossible (strings, inputs that the model rejects), there
+        is a warning and no comparison.
 
     Returns:
       A model of the same kind, not compiled.
 
     Raises:
-      ValueError: a late-phase layer is made inside another layer, which cannot be taken apart; or the copy's outputs are not those of
-        `model`, which happens if `get_config` of a layer of your own leaves out something that its outputs depend on.
+      ValueError: a late-phase layer is created inside another layer, which cannot be taken apart;
+        or the copy's outputs differ from those of `model`, which happens if `get_config` of a layer
+        of your own leaves out something that its outputs depend on.
     """
     if steps is not None and dataset is None:
         raise ValueError(f"`steps` must be None without `dataset`. Received: steps={steps!r}, dataset=None")
@@ -63,16 +67,17 @@ def collapse(model, dataset=None, steps=None, probe=None):
 
 
 def convert(model, members, batch_norm=True, head=True, probe=None):
-    """A copy of `model` with members: what its layers have learned is what all members start with.
+    """A copy of `model` with members, all of which start with what its layers have learned.
 
-    Layers inside others are converted where the outer layer's config holds them, as it does for nested models, `TimeDistributed`
-    and other wrappers. What a layer of your own makes itself keeps no members: a warning names each such layer. `summary` lists
-    what has members.
+    Layers inside others are converted where the outer layer's config holds them, as it does for
+    nested models, `TimeDistributed` and other wrappers. Layers that a layer of your own creates
+    itself get no members: a warning names each of them. `summary` lists what has members.
 
     Example:
 
     >>> import keras, late_phase.keras
-    >>> model = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(4)])
+    >>> layers = [keras.layers.BatchNormalization(), keras.layers.Dense(4)]
+    >>> model = keras.Sequential([keras.Input((8,)), *layers])
     >>> model = late_phase.keras.convert(model, members=10)
     >>> [(type(layer).__name__, layer.members) for layer in model.layers]
     [('BatchNormalization', 10), ('Dense', 10)]
@@ -82,15 +87,17 @@ def convert(model, members, batch_norm=True, head=True, probe=None):
       members: K.
       batch_norm: whether the BatchNormalization layers get members.
       head: whether the last layer, which must be Dense, gets members.
-      probe: the inputs on which `model` and the copy are compared, as `model` takes them; None: random ones made from the model's
-        input signature. Where that is impossible (strings, inputs that the model rejects), there is a warning, and no comparison.
+      probe: inputs for `model`, on which it is compared with the copy; None: random ones made from
+        its input signature. If that is impossible (strings, inputs that the model rejects), there
+        is a warning and no comparison.
 
     Returns:
       A model of the same kind, not compiled, whose outputs are those of `model`.
 
     Raises:
-      ValueError: a layer has an option that the one with members lacks, there is nothing to convert, or it has been converted
-        already; or the copy's outputs are not those of `model`, which happens if `get_config` of a layer of your own leaves out
+      ValueError: a layer has an option that the layer with members does not support, there is
+        nothing to convert, or the model has been converted already; or the copy's outputs differ
+        from those of `model`, which happens if `get_config` of a layer of your own leaves out
         something that its outputs depend on.
     """
     check_members(members)
@@ -162,7 +169,8 @@ def require_graph(model):
 def _copy(model, replace):
     """A copy of `model` with its state, and the pairs (layer, its copy) at any depth.
 
-    Where `replace(layer)` is a layer, it takes the layer's place; of one inside another layer only if that one's config has it.
+    Where `replace(layer)` is a layer, it takes the layer's place; of one inside another layer only
+    if that one's config has it.
     """
     require_graph(model)
     made = []
@@ -187,7 +195,7 @@ def _copy(model, replace):
 
 
 def _remade(layer, replace):
-    """The same layer without its state, `replace` having been applied to the layers in its config."""
+    """The same layer without its state, with `replace` applied to the layers in its config."""
     config = layer.get_config()
     inner = {}  # what is serialised as (class, name) -> what takes its place
     for part in flatten_layers(layer, include_self=False):
@@ -208,7 +216,7 @@ def _remade(layer, replace):
 
 
 def _pairs(layer, other):
-    """(layer, its copy) for a layer and those inside it. One that has taken another's place stands for all that is inside."""
+    """(layer, its copy) for a layer and those inside it; not for those inside a replaced one."""
     yield layer, other
     if type(layer) is type(other):
         inner, inner_others = inner_layers(layer), inner_layers(other)

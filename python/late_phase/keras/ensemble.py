@@ -1,7 +1,7 @@
-"""All members at once: their predictions, averaged, from one pass with the members folded into the batch.
+"""All members' predictions, averaged, from one pass with the members folded into the batch.
 
-A tensor is per member, [K*N, ...] with the rows of member 0 first, from the first layer with members on; what comes before is
-computed once.
+A tensor is per member, [K*N, ...] with the rows of member 0 first, from the first layer with
+members on; what comes before is computed once.
 """
 
 import inspect
@@ -15,34 +15,40 @@ from late_phase.keras.private import flatten_layers, run_through_graph
 
 
 def ensemble(model, activation=None):
-    """A model whose output is the mean of what the members of `model` predict, each with its own weights and statistics.
+    """A model whose output is the mean of the predictions of the members of `model`.
 
-    All members run in one pass. It shares the layers of `model`, so it follows its training, and is for inference. `collapse` costs
-    less and is what late-phase weights are for; an ensemble tells how much the members differ. Keras saves it like any model, unless
-    a nested model with members is called both on what depends on members and on what does not.
+    Each member has its own weights and statistics; all of them run in one pass. The ensemble shares
+    the layers of `model`, so it follows its training; it is for inference. `collapse` costs less
+    and is what late-phase weights are for; an ensemble shows how much the members differ. Keras
+    saves it like any model, unless a nested model with members is called both on what depends on
+    members and on what does not.
 
-    A member's statistics in BatchNormalization are of a K-th of the minibatches, and noisier than their mean, which `collapse` uses.
-    `reestimate_batch_norm(ensemble(model), dataset)` estimates each member's from the whole dataset. It writes them to the layers of
-    `model`.
+    A member's statistics in BatchNormalization cover a K-th of the minibatches, and are noisier
+    than their mean, which `collapse` uses. `reestimate_batch_norm(ensemble(model), dataset)`
+    estimates each member's from the whole dataset. It writes them to the layers of `model`.
 
     Example:
 
     >>> import keras, late_phase.keras
-    >>> model = keras.Sequential([keras.Input((8,)), late_phase.keras.Dense(4, members=10)])  # gives logits
-    >>> probabilities = late_phase.keras.ensemble(model, activation="softmax").predict(keras.ops.ones((2, 8)), verbose=0)
+    >>> head = late_phase.keras.Dense(4, members=10)  # returns logits
+    >>> model = keras.Sequential([keras.Input((8,)), head])
+    >>> ensemble = late_phase.keras.ensemble(model, activation="softmax")
+    >>> probabilities = ensemble.predict(keras.ops.ones((2, 8)), verbose=0)
     >>> probabilities.shape, probabilities.sum(axis=1).round(5).tolist()
     ((2, 4), [1.0, 1.0])
 
     Args:
-      model: a Sequential or Functional model with layers that have members, also inside of nested models of these kinds.
-      activation: applied to each member's output before the mean. A model that gives logits needs its "softmax" or "sigmoid" here: the
-        mean of probabilities is meant, which is not that of logits.
+      model: a Sequential or Functional model with layers that have members, also inside nested
+        models of these kinds.
+      activation: applied to each member's output before the mean. A model that returns logits needs
+        its "softmax" or "sigmoid" here, so that probabilities are averaged, not logits.
 
     Returns:
       A Functional model with the inputs of `model`, not compiled.
 
     Raises:
-      ValueError: there are no members, not as many in all layers, or a layer has no pass over all members.
+      ValueError: there are no members, layers differ in their number, or a layer has no pass over
+        all members.
     """
     require_graph(model)
     layers = [layer for layer in flatten_layers(model) if isinstance(layer, MemberLayer)]

@@ -1,4 +1,4 @@
-"""Keras's SGD and Adam as the fused update ops: one op, and one pass over memory, per weight array."""
+"""Keras's SGD and Adam as fused update ops: one op, and one pass over memory, per array."""
 
 import functools
 
@@ -10,7 +10,7 @@ from late_phase.keras.private import variable_key
 
 
 def tf_variable(variable):
-    """What a Keras variable holds; a plain tf.Variable, as a reloaded SavedModel has, is that itself."""
+    """The tf.Variable of a Keras variable; one of a reloaded SavedModel is itself."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
@@ -24,7 +24,7 @@ _WITHOUT_FUSED_FORM = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm
 
 
 class FusedRule:
-    """An update rule of the ops: its name, its slots, and what it takes besides the learning rate."""
+    """An update rule of the ops: its name, slots, and inputs besides the learning rate."""
 
     def __init__(self, name, slots=(), hyper=None, attributes=None):
         self._name = name
@@ -49,7 +49,7 @@ class FusedRule:
         return None
 
     def make_slots(self, owner, variable, counts):
-        """Name -> a new variable of the optimizer `owner`. `counts` is the shape of the count of updates."""
+        """Name -> a new variable of the optimizer `owner`; `counts` is the shape of its count."""
         slots = {name: owner.add_variable_from_reference(variable, name=name) for name in self._slots}
         if self._name == "adam":
             name = path_of(variable).replace("/", "_").replace(":", "_")  # as Keras names the other slots
@@ -70,7 +70,7 @@ class FusedRule:
 
 
 class FusedBase:
-    """Base weights: gradients are accumulated, and the last of a cycle brings the update, in one op."""
+    """Base weights: one op accumulates the gradients and updates at the end of a cycle."""
 
     def __init__(self, owner, rule, variables):
         self._rule, self._key = rule, functools.partial(variable_key, owner)
@@ -90,7 +90,7 @@ class FusedBase:
 
 
 class FusedMembers:
-    """Late-phase weights [K, ...]: an update is of one member's row, and of its rows of the slots."""
+    """Late-phase weights [K, ...]: an update changes one member's row, and its slots."""
 
     def __init__(self, owner, rule, variables, members):
         self._rule, self._key, self._members = rule, functools.partial(variable_key, owner), members

@@ -22,12 +22,12 @@ def checked(grads, variables, key):
 
 
 def is_new_value(variable):
-    """Whether what is computed as the gradient of a variable is its new value, as float8 layers have it."""
+    """Whether a variable's gradient is really its new value, as in float8 layers."""
     return getattr(variable, "overwrite_with_gradient", False)
 
 
 def unscaled(gradient, loss_scale_factor):
-    """The gradient of the loss itself, if it was multiplied by `loss_scale_factor`; None: it was not."""
+    """The gradient of the unscaled loss; `loss_scale_factor` None: it was not scaled."""
     if loss_scale_factor is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):

@@ -1,4 +1,4 @@
-"""The two Keras optimizers inside a LatePhaseOptimizer: which ones it takes, and which of their options it takes over."""
+"""The Keras optimizers inside a LatePhaseOptimizer: which it accepts, and what it takes over."""
 
 import math
 
@@ -30,7 +30,7 @@ def _check(argument, optimizer):
 
 
 def _like(optimizer):
-    """A new optimizer with the options of another one, but for the learning rate, which is to be set: it may be a function."""
+    """A new optimizer with the options of another one, except the learning rate."""
     config = optimizer.get_config()
     if "learning_rate" in config:
         config["learning_rate"] = 0.0
@@ -50,7 +50,7 @@ def _config_of(rate):
 
 
 class _RateNow(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate of a wrapped optimizer, whose own count is of updates, not of minibatches."""
+    """The learning rate of a wrapped optimizer, which counts updates, not minibatches."""
 
     def __init__(self, rate):
         self._rate = rate
@@ -69,8 +69,10 @@ class InnerOptimizers:
       base, member: the Keras optimizers.
       follows: whether `member` was not given, so that it does what `base` does.
       base_rate: what the learning rate of `base` was given as, a number, a schedule or a function.
-      loss_scale_factor: by which the loss, of which all gradients are, is to be multiplied; or None.
-      clipnorm: the largest norm of all gradients together; or None. If `member` was given, each clips its own.
+      loss_scale_factor: by which the loss, of which all gradients are, is to be multiplied; or
+        None.
+      clipnorm: the largest norm of all gradients together; or None. If `member` was given, each
+        clips its own.
     """
 
     def __init__(self, base, member, members):
@@ -113,16 +115,16 @@ class InnerOptimizers:
         return None if self.follows or callable(self._member_rate) else self._member_rate
 
     def base_decay_scale(self, members, base_scale):
-        """The factor of the weight decay of `base` from `start` on, with which decay and gradient balance where they did before.
+        """The factor on the weight decay of `base` from `start` on: its balance with the gradient stays.
 
-        An update then stands for `members` minibatches. SGD's is proportional to the gradient, whose sum is members * base_scale
-        times as large. The others divide the gradient by its size: where noise dominates, the sum is larger by sqrt(members) than
-        its noise.
+        An update then stands for `members` minibatches. SGD's is proportional to the gradient,
+        whose sum is members * base_scale times as large. The others divide the gradient by its
+        size: where noise dominates, the sum is larger by sqrt(members) than its noise.
         """
         return members * base_scale if isinstance(self.base, keras.optimizers.SGD) else math.sqrt(members)
 
     def configs(self, owner):
-        """`base` and `member` as arguments of a constructor of `owner`'s class that makes the same again."""
+        """`base` and `member` as arguments of `owner`'s constructor that make the same again."""
 
         def config(optimizer, rate):
             config = keras.optimizers.serialize(optimizer)

@@ -1,4 +1,4 @@
-"""Keras's Dense and BatchNormalization with members. Each lists the options that it has of the Keras layer of its name."""
+"""Keras's Dense and BatchNormalization with members. Each lists the Keras options that it has."""
 
 import keras
 import tensorflow as tf
@@ -9,9 +9,10 @@ from late_phase.keras.members import MemberLayer, along_members, join_members, m
 
 @register
 class Dense(MemberLayer):
-    """`keras.layers.Dense` whose kernel and bias have a row per member: the late-phase head of a network.
+    """`keras.layers.Dense` with a row of kernel and bias per member: a network's late-phase head.
 
-    Training uses one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members.
+    Training uses one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean
+    of the members.
 
     Example:
 
@@ -22,13 +23,15 @@ class Dense(MemberLayer):
 
     Args:
       units: the size of the output.
-      members: K, how many members there are.
+      members: K, the number of members.
       activation, use_bias: as in `keras.layers.Dense`.
-      kernel_initializer, bias_initializer: for one member, with which all start.
-      kernel_regularizer, bias_regularizer: of the weights that a call uses: a member's in training, the mean in inference.
+      kernel_initializer, bias_initializer: for one member; all members start equal.
+      kernel_regularizer, bias_regularizer: applied to the weights that a call uses: a member's in
+        training, the mean in inference.
       activity_regularizer: as in `keras.layers.Dense`.
-      kernel_constraint, bias_constraint: hold for a member after each of its updates.
-      **kwargs: those of every Keras layer: `name`, `dtype`, `trainable`. There is no LoRA and no quantization.
+      kernel_constraint, bias_constraint: applied to a member after each of its updates.
+      **kwargs: the options of every Keras layer: `name`, `dtype`, `trainable`. There is no LoRA and
+        no quantization.
 
     Raises:
       ValueError: `units` or `members` is not a positive integer, or an option is not one of these.
@@ -104,34 +107,40 @@ class Dense(MemberLayer):
 
 @register
 class BatchNormalization(MemberLayer):
-    """`keras.layers.BatchNormalization` whose scale, offset and moving statistics have a row per member.
+    """`keras.layers.BatchNormalization` with a row of weights and statistics per member.
 
-    Training normalises by the minibatch and uses and updates the rows of its member, chosen by `LatePhaseOptimizer`;
-    inference uses the mean of the members' rows. One fused op does it.
+    Scale, offset and moving statistics are [K, channels]. Training normalises by the minibatch, and
+    uses and updates the rows of its member, chosen by `LatePhaseOptimizer`; inference uses the mean
+    of the members' rows. It runs as one fused op.
 
-    With members, a row's moving statistics are updated once in K minibatches, so they move K times as far at once: by momentum^K. Their
-    mean over the members then spans as many minibatches, and follows the weights as closely, as those of Keras's layer. A single
-    member's statistics are of a K-th of these minibatches, and noisier: `reestimate_batch_norm(ensemble(model), dataset)` estimates them
-    from as much data as there is.
+    With members, a row's moving statistics are updated once in K minibatches, so each update moves
+    them as far as K of Keras's: by momentum^K. Their mean over the members then covers as many
+    minibatches, and follows the weights as closely, as those of Keras's layer. A single member's
+    statistics cover a K-th of these minibatches and are noisier:
+    `reestimate_batch_norm(ensemble(model), dataset)` estimates them from all of the data.
 
     Example:
 
     >>> import keras, late_phase.keras
     >>> layer = late_phase.keras.BatchNormalization(members=10)
-    >>> print(layer(keras.ops.ones((2, 5, 5, 3)), training=True).shape, layer.gamma.shape, layer.moving_mean.shape)
-    (2, 5, 5, 3) (10, 3) (10, 3)
+    >>> print(layer(keras.ops.ones((2, 5, 5, 3)), training=True).shape)
+    (2, 5, 5, 3)
+    >>> print(layer.gamma.shape, layer.moving_mean.shape)
+    (10, 3) (10, 3)
 
     Args:
-      members: K, how many members there are.
-      axis: of the channels; the last one only.
-      momentum, epsilon, center, scale, beta_initializer, gamma_initializer, moving_mean_initializer,
-        moving_variance_initializer: as in `keras.layers.BatchNormalization`.
-      synchronized: whether the replicas of a `tf.distribute` strategy normalise by the statistics of their joint minibatch. Without,
-        each uses its own; the moving statistics follow the replicas' mean in both cases.
-      **kwargs: those of every Keras layer: `name`, `dtype`, `trainable`.
+      members: K, the number of members.
+      axis: the axis of the channels, which must be the last.
+      momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
+        moving_mean_initializer, moving_variance_initializer: as in
+        `keras.layers.BatchNormalization`.
+      synchronized: whether the replicas of a `tf.distribute` strategy normalise by the statistics
+        of their joint minibatch. Otherwise each uses its own; the moving statistics follow the
+        replicas' mean in both cases.
+      **kwargs: the options of every Keras layer: `name`, `dtype`, `trainable`.
 
     Raises:
-      ValueError: `momentum`, `epsilon` or `axis` is out of its range; or there is a mask in training.
+      ValueError: `momentum`, `epsilon` or `axis` is out of range; or there is a mask in training.
     """
 
     plain_class = keras.layers.BatchNormalization
@@ -211,7 +220,7 @@ class BatchNormalization(MemberLayer):
         return result.y
 
     def _train_together(self, x):
-        """With the statistics of all replicas, in stock ops: the fused one knows its own replica only."""
+        """With the statistics of all replicas, in stock ops: the fused op sees one replica only."""
         wide = tf.cast(x, self.moving_mean.dtype)
         replicas, total = tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM
         sums, count = replicas.all_reduce(total, [tf.reduce_sum(wide, axis=0), tf.cast(tf.shape(wide)[0], wide.dtype)])

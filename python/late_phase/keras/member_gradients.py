@@ -1,4 +1,4 @@
-"""From the gradient of a [K, ...] weight to that of the current member's row, which alone an update uses."""
+"""From the gradient of a [K, ...] weight to that of the current member's row."""
 
 import tensorflow as tf
 
@@ -45,7 +45,7 @@ def _is_known_to_be_of_several(gradient):
 
 
 def _has_other_rows(gradient, member):
-    """bool []. NaN is no value of another row: clipping by a norm that is NaN writes it everywhere."""
+    """bool []. NaN does not count: clipping by a norm that is NaN writes it everywhere."""
     if not isinstance(gradient, tf.IndexedSlices):
         rows, values = tf.range(tf.shape(gradient)[0]), gradient
     elif gradient.values.shape[0] == 1:

@@ -1,7 +1,7 @@
 """Weights with a row per member, and which row a minibatch uses.
 
-A late-phase variable is [K, ...]. All its rows are equal until the optimizer spawns the members, so that the mean of the rows
-is what inference wants at any time.
+A late-phase variable is [K, ...]. All its rows are equal until the optimizer spawns the members, so
+that the mean of the rows is what inference wants at any time.
 """
 
 import functools
@@ -39,7 +39,7 @@ class _EqualRows(keras.initializers.Initializer):
 
 
 def mean_of_rows(variable):
-    """[K, ...] -> [...]: what the members stand for together. Of equal rows it is that row exactly."""
+    """[K, ...] -> [...]: the mean of the members; of equal rows it is exactly that row."""
     return _mean_of_rows(tf.convert_to_tensor(variable.value))
 
 
@@ -97,8 +97,8 @@ class MemberLayer(keras.layers.Layer):
     def add_member_weight(self, shape, initializer, regularizer=None, constraint=None, **kwargs):
         """A weight [K, shape]. Initializer, regularizer and constraint are for one row.
 
-        Regularized is the row that a call uses: a member's in training, the mean in inference. A constraint holds for a member after
-        each of its updates.
+        Regularized is the row that a call uses: a member's in training, the mean in inference. A
+        constraint holds for a member after each of its updates.
         """
         # Not cast as a whole in mixed precision: a call reads one row.
         variable = self.add_weight(
@@ -112,7 +112,7 @@ class MemberLayer(keras.layers.Layer):
         return variable
 
     def attach(self, optimizer):
-        """Lets `optimizer` choose the member of a minibatch. `model.compile` leads here by itself."""
+        """Lets `optimizer` choose the member of a minibatch. `model.compile` calls this."""
         self._optimizer = weakref.ref(optimizer)
 
     def attached_optimizer(self):
@@ -132,14 +132,14 @@ class MemberLayer(keras.layers.Layer):
         return self._optimizer()
 
     def row(self, variable, training):
-        """The row of a [K, ...] weight that this call uses: the minibatch's member in training, else the mean."""
+        """The row of a weight that this call uses: its member's in training, else the mean."""
         self._last_training = bool(training)
         if training:
             self._prepare_rows()
         return self._row_of_last_call(variable)
 
     def _prepare_rows(self):
-        """Lets the optimizer prepare the rows of all layers of a training call before the first of them is read."""
+        """Lets the optimizer prepare all rows of a training call before the first is read."""
         optimizer = self.attached_optimizer()
         if optimizer is None or not is_first_use(self, tf.compat.v1.get_default_graph()):
             return
@@ -147,7 +147,7 @@ class MemberLayer(keras.layers.Layer):
         optimizer.prepare_rows([v for layer in layers for v in own_variables(layer) if hasattr(v, "late_phase_members")])
 
     def _row_of_last_call(self, variable):
-        """As `row`, in training or not as then. Also outside of a call, where Keras asks for losses."""
+        """As `row` in the last call; also outside a call, where Keras asks for losses."""
         if not self._last_training:
             return mean_of_rows(variable)
         optimizer = self._optimizer()
@@ -155,11 +155,14 @@ class MemberLayer(keras.layers.Layer):
         return tf.gather(variable.value, member)  # its gradient is the row's alone
 
     def dtype_for(self, inputs):
-        """In which a call computes: `compute_dtype`, unless a wrapper of another dtype, such as TimeDistributed, hands on wider inputs."""
+        """The dtype of a call: `compute_dtype`, or that of wider inputs from a wrapper."""
         return keras.backend.result_type(inputs.dtype, self.compute_dtype)
 
     def write_rows(self, pairs):
-        """Writes the current member's row of each (state, row); all rows if there are no members yet. Replicas write the mean of theirs."""
+        """Writes the current member's row of each (state, row); all rows before `start`.
+
+        Replicas write the mean of theirs.
+        """
         rows = [row for _, row in pairs]
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             rows = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, rows)
@@ -181,9 +184,12 @@ class MemberLayer(keras.layers.Layer):
         keras.layers.Layer.load_own_variables(self, store)
 
     def call_members(self, inputs):
-        """Inference with all members, each on its own part of the batch: [K*N, ...] -> [K*N, ...], member 0 first.
+        """Inference with all members, each on its part of the batch: [K*N, ...] -> [K*N, ...].
 
-        `split_members`, `along_members` and `join_members` help. A layer whose `call` takes a mask or states takes them here too.
+        Member 0 comes first.
+
+        `split_members`, `along_members` and `join_members` help. A layer whose `call` takes a mask
+        or states takes them here too.
         """
         raise NotImplementedError
 

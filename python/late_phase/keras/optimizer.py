@@ -25,29 +25,35 @@ def _check(name, value, good, expected):
 
 @register
 class LatePhaseOptimizer(keras.optimizers.Optimizer):
-    """Trains late-phase weights: each minibatch one member, the base weights once per cycle of all members.
+    """Trains one member per minibatch, and the base weights once per cycle of all members.
 
-    Before step `start` there is one member, and every minibatch trains it and the base weights, as the wrapped optimizers
-    do alone. At `start` the members are spawned: each becomes the trained one plus noise. From then on minibatch t trains
-    member (t - start) mod members; the base weights' gradients are summed over the cycle, scaled by `base_scale`, and applied
-    at its end. Moments and counts of a member's updates are its own and start afresh at `start`.
+    Before step `start` there is one member, and every minibatch trains it and the base weights, as
+    the wrapped optimizers would on their own. At `start` the members are spawned: each becomes the
+    trained one plus noise. From then on minibatch t trains member (t - start) mod members; the base
+    weights' gradients are summed over the cycle, scaled by `base_scale`, and applied at its end.
+    Each member has its own moments and update counts, which start afresh at `start`.
 
-    Weights of layers of `late_phase.keras` are late-phase weights, all others are base weights. `model.compile` is enough for
-    the layers to follow the optimizer; a training loop of your own calls `optimizer.build(model.trainable_variables)` before
-    its first step, and the model with `training=True`: gradients that are not of the current member alone are refused.
-    `learning_rate`, a number, a schedule or a function, is that of the base weights, and is counted in minibatches.
+    Weights of layers of `late_phase.keras` are late-phase weights, all others are base weights.
+    `model.compile` is enough for the layers to follow the optimizer; a training loop of your own
+    calls `optimizer.build(model.trainable_variables)` before its first step, and calls the model
+    with `training=True`: gradients that are not those of the current member alone are refused.
+    `learning_rate`, a number, a schedule or a function, is that of the base weights, and counts
+    minibatches.
 
-    Members that differ when training begins, after compiling again or loading weights, are never dropped: before `start` they become
-    their mean, which is what inference uses, and from then on, also with `start` 0, they are kept.
+    Members that differ when training begins, because the model was compiled again or weights were
+    loaded, are never dropped: before `start` they become their mean, which is what inference uses;
+    from then on, and with `start` 0, they are kept.
 
-    From `start` on the weight decay of `base` is scaled, by members * base_scale for SGD and by sqrt(members) for others, because the base
-    weights have fewer updates: gradient and decay balance where they did.
+    From `start` on the weight decay of `base` is scaled, by members * base_scale for SGD and by
+    sqrt(members) for others, because the base weights have fewer updates: so gradient and decay
+    still balance at the same weights.
 
     Example:
 
     >>> import keras, numpy as np, late_phase.keras
     >>> model = keras.Sequential([keras.Input((8,)), late_phase.keras.Dense(4, members=3)])
-    >>> optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.Adam(1e-3), members=3, start=2, sigma=0.1)
+    >>> optimizer = late_phase.keras.LatePhaseOptimizer(
+    ...     keras.optimizers.Adam(1e-3), members=3, start=2, sigma=0.1)
     >>> model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     >>> chosen = []
     >>> for step in range(6):
@@ -57,20 +63,24 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     [0, 0, 0, 1, 2, 0]
 
     Args:
-      base: a Keras optimizer for the base weights. It may not be built, and belongs to this one from then on. Its `loss_scale_factor`
-        becomes that of this optimizer, as does its `global_clipnorm` unless `member` is given.
-      member: a Keras optimizer for the members; None: one like `base`, whose learning rate follows that of `base`.
+      base: a Keras optimizer for the base weights. It must not have been built, and belongs to this
+        optimizer from then on. Its `loss_scale_factor` becomes that of this optimizer, as does its
+        `global_clipnorm` unless `member` is given.
+      member: a Keras optimizer for the members; None: one like `base`, whose learning rate follows
+        that of `base`.
       members: K. With 1, training is that of the wrapped optimizers.
       start: T0, the step (minibatch) at which the members are spawned.
       sigma: the noise at `start`, in units of a weight array's root mean square.
-      base_scale: γ, the factor of the base weights' summed gradients: 1, or 1 / members for their mean.
-      seed: of the noise.
-      name: of the optimizer.
+      base_scale: γ, the factor on the base weights' summed gradients: 1, or 1 / members for their
+        mean.
+      seed: the seed of the noise.
+      name: the name of the optimizer.
       **kwargs: refused, because options of an optimizer belong to `base` and `member`.
 
     Raises:
-      ValueError: an argument is out of its range, or `base` or `member` is an optimizer that has trained, or with `use_ema` or
-        `gradient_accumulation_steps`, or a LossScaleOptimizer, which goes around this one, a MultiOptimizer or a ScheduleFreeAdamW.
+      ValueError: an argument is out of range; or `base` or `member` is an optimizer that has
+        trained, has `use_ema` or `gradient_accumulation_steps`, or is a MultiOptimizer, a
+        ScheduleFreeAdamW or a LossScaleOptimizer, which must wrap this one instead.
     """
 
     def __init__(self, base, member=None, members=1, start=0, sigma=0.0, base_scale=1.0, seed=0, name="late_phase", **kwargs):
@@ -99,14 +109,14 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         self._parts = types.SimpleNamespace(inner=inner, unequal=unequal)
         inner.follow(self)
 
-    members = property(lambda self: self._members, doc="K, how many members there are.")
+    members = property(lambda self: self._members, doc="K, the number of members.")
     start = property(lambda self: self._start, doc="T0, which is fixed: the state of the members depends on it.")
 
     def attach(self, model):
         """Lets the late-phase layers of `model` use the member that this optimizer chooses.
 
         Args:
-          model: whose layers. `model.compile` and `build` lead here by themselves.
+          model: the model. `model.compile` and `build` call this by themselves.
         """
         for layer in private.flatten_layers(model):
             if isinstance(layer, MemberLayer):
@@ -184,24 +194,28 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             parts.member_updates = WrappedMembers(self, inner.member, late, self.members, decays, clipnorm=inner.clipnorm)
 
     def prepare_rows(self, variables):
-        """Puts the rows of weights with members in the state in which the coming minibatch wants them.
+        """Brings the rows of weights with members into the state that the coming minibatch needs.
 
-        With `start` 0 they are spawned. Before `start` they are one member: those that loading made to differ become their mean, as inference
-        has it.
+        With `start` 0 they are spawned. Before `start` they are one member: rows that differ after
+        loading become their mean, which inference uses.
 
         Args:
-          variables: of shape [K, ...]. Layers call this before a training call uses their rows.
+          variables: weights of shape [K, ...]. Layers call this before a training call uses their
+            rows.
         """
         self._spawn_if_due()
         if self.members > 1 and self.start > 0:
             tf.cond(self._parts.unequal.value, lambda: make_equal(variables, self._is_late()), lambda: None)
 
     def rows_changed(self):
-        """Says that rows of weights with members have been assigned from outside."""
+        """Notes that rows of weights with members have been assigned from outside."""
         self._parts.unequal.assign(True)
 
     def _spawn_if_due(self):
-        """Spawns the members of start=0, once their weights have values: those made while a step is traced get them after it."""
+        """Spawns the members of start=0, once their weights have values.
+
+        Weights that are made while a step is traced get their values after it.
+        """
         if not self._spawn_is_due:
             return
         strategy, late = private.strategy_of(self), self._parts.late_variables
@@ -213,14 +227,17 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                     self._spawn(strategy)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Excludes weights from the weight decay of `base` and `member`, as Keras's method does, which may also be called on these two.
+        """Excludes weights from the weight decay of `base` and `member`, as Keras's method does.
+
+        It may also be called on these two.
 
         Args:
           var_list: a list of variables.
-          var_names: a list of strings, regular expressions of which one is found in the name of a variable to be excluded.
+          var_names: a list of strings, regular expressions of which one is found in the name of a
+            variable to be excluded.
         """
         if self.built:
-            raise ValueError("What is excluded from weight decay must be said before the optimizer is built. Received: one that is")
+            raise ValueError("Exclusions from weight decay must be made before the optimizer is built. Received: an optimizer that has been built")
         super().exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def apply(self, grads, trainable_variables=None):
@@ -275,7 +292,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             )
 
     def _update(self, strategy, base, late):
-        """One step with (variable, gradient) pairs, seen from all replicas at once, whose reduced gradients are alike."""
+        """One step with (variable, gradient) pairs, for all replicas; gradients are reduced."""
         parts, now = self._parts, self._now()
         if parts.inner.clipnorm is not None:  # before `start` gradients are clipped by the norm of all of them
             base, late = first_replica(strategy, base), first_replica(strategy, late)
@@ -317,7 +334,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         )
 
     def rows(self):
-        """int32 [n]: the rows that the current minibatch writes: its member's; before `start` all, which are one member then."""
+        """int32 [n]: the rows that this minibatch writes: its member's; all before `start`."""
         member = tf.convert_to_tensor(self.member.value)
         late = self._is_late()
         if late is None:
@@ -341,7 +358,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             tf.cond(tf.equal(since, 0), lambda: self._spawn(strategy), lambda: None)
 
     def _spawn(self, strategy):
-        """Row k of every late-phase weight <- row 0 + sigma RMS(row 0) noise; the members' states start afresh."""
+        """Row k of every late-phase weight <- row 0 + sigma RMS(row 0) noise; with fresh states."""
         for number, variable in enumerate(self._parts.late_variables):
             strategy.extended.update(variable.value, spawn, args=(self.sigma, [self.seed, number]), group=False)
         self._parts.member_updates.restart(strategy)

@@ -1,7 +1,8 @@
 """Every name of Keras and TensorFlow that late_phase uses although it is not public.
 
-Any release may change these, so pyproject.toml admits only releases of Keras with which tests/python/keras/private_test.py passes. That test
-has a case per name, which says what to rework here if the name is gone, and it allows no such name in any other file.
+Any release may change these, so pyproject.toml admits only releases of Keras with which
+tests/python/keras/private_test.py passes. That test has a case per name, which says what to rework
+here if the name is gone, and it allows no such name in any other file.
 """
 
 import keras
@@ -19,12 +20,12 @@ def inner_layers(layer):
 
 
 def is_functional(model):
-    """Whether a model was made from symbolic inputs and outputs: it is then of a class that Keras does not export."""
+    """Whether a model is Functional, a class that Keras does not export."""
     return type(model).__name__ == "Functional"
 
 
 def run_through_graph(model, inputs, call):
-    """The outputs of a Functional model, calling `call(operation, *args, **kwargs)` where it calls its operations."""
+    """The outputs of a Functional model that calls its operations through `call`."""
     return model._run_through_graph(inputs, call_fn=call)
 
 
@@ -34,7 +35,7 @@ def outermost_layer(layer):
 
 
 def is_first_use(layer, graph):
-    """Whether this is the first question, of any layer, in the outermost call that is running (of this replica) and in this graph."""
+    """Whether no layer has asked yet in the outermost running call, of this replica and graph."""
     context = layer._get_call_context()
     graphs = context.get_value("late_phase_graphs", ())
     context.set_value("late_phase_graphs", (*graphs, graph))
@@ -42,12 +43,12 @@ def is_first_use(layer, graph):
 
 
 def own_variables(layer):
-    """The variables of a layer without those of the layers inside it, in the order in which they are saved."""
+    """A layer's own variables, without those of inner layers, in the order of saving."""
     return layer._trainable_variables + layer._non_trainable_variables
 
 
 def learning_rate_of(optimizer):
-    """What gives the learning rate: a variable, or a function or schedule. `optimizer.learning_rate` is its current value."""
+    """The source of the learning rate: a variable, function or schedule, not its value."""
     return optimizer._learning_rate
 
 
@@ -94,6 +95,6 @@ class _WatchedVariable(keras.Variable):
 
 
 def watch(variable, after_assignment):
-    """Has `after_assignment()` called whenever a Keras variable is assigned: by its `assign`, by `set_weights`, by loading or restoring."""
+    """Calls `after_assignment()` whenever a Keras variable is assigned, loaded or restored."""
     variable.__class__ = _WatchedVariable
     variable.after_assignment = after_assignment

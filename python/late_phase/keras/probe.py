@@ -23,7 +23,8 @@ _TOLERANCE = {"float64": 1e-7, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.2
 def check_same_outputs(model, copy, pairs, probe=None):
     """Raises a ValueError unless `copy` gives the outputs of `model` in inference.
 
-    The state of neither changes. If no inputs can be made and none are given, or if outputs are random, there is a warning instead.
+    The state of neither changes. If no inputs can be made and none are given, or if outputs are
+    random, there is a warning instead.
 
     Args:
       model: a Sequential or Functional model.
@@ -55,13 +56,13 @@ def _warn(reason):
 
 
 def _values(model, inputs):
-    """The arrays of a call: the model's outputs, and what its last layer gets, because a softmax may hide much."""
+    """The model's outputs, and the inputs of its last layer, as a softmax may hide a lot."""
     outputs, ((arguments, _),) = _call(model, inputs, [model.layers[-1]])
     return _arrays(outputs) + _arrays(arguments)
 
 
 def _call(model, inputs, layers):
-    """The outputs of `model`, and of each of `layers` (the arguments, the outputs) of its last call, or None."""
+    """The outputs of `model`; and of each of `layers` (arguments, outputs) of its last call."""
     for layer in flatten_layers(model):
         if getattr(layer, "stateful", False):
             layer.reset_state()
@@ -84,7 +85,7 @@ def _arrays(tensors):
 
 
 def _made_inputs(model):
-    """(inputs for which `model` has finite outputs, the values there, None), or (None, None, why there are none)."""
+    """(inputs with finite outputs, the values there, None), or (None, None, the reason)."""
     signature = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
     open_dimensions = any(None in x.shape[1:] for x in model.inputs)
     for size in _SIZES if open_dimensions else _SIZES[:1]:

@@ -1,7 +1,10 @@
-"""Keras layers whose kernel is scaled by a member's rank-1 factors, W_k = (u_k v_kᵀ) ∘ kernel. The LSTM is in rank1_lstm.py.
+"""Keras layers whose kernel is scaled by rank-1 factors, W_k = (u_k v_kᵀ) ∘ kernel.
 
-Kernel and bias are base weights, which all members share. The factors, u over the inputs and v over the outputs, are the
-late-phase weights: a member costs inputs + outputs numbers, where it costs their product in `late_phase.keras.Dense`.
+The LSTM is in rank1_lstm.py.
+
+Kernel and bias are base weights, which all members share. The factors, u over the inputs and v over
+the outputs, are the late-phase weights: a member costs inputs + outputs numbers, where it costs
+their product in `late_phase.keras.Dense`.
 """
 
 import keras
@@ -17,7 +20,7 @@ def scaled(kernel, u, v):
 
 
 class Rank1Layer(MemberLayer):
-    """A Keras layer with factors [K, in] and [K, out] for one of its kernels. Comes before Keras's class among the bases."""
+    """A Keras layer with factors [K, in] and [K, out] for a kernel. The first of the bases."""
 
     own_options = ("members", "u_initializer", "v_initializer")
 
@@ -28,7 +31,7 @@ class Rank1Layer(MemberLayer):
         self.supports_jit = False  # the optimizer's ops do not compile under XLA, nor does the LSTM's
 
     def require(self, **options):
-        """Refuses what `plain_class` can do and this layer cannot: each option must have the given value."""
+        """Refuses what only `plain_class` can do: each option must have the given value."""
         for name, value in options.items():
             received = getattr(self, name)
             if received != value:
@@ -74,8 +77,9 @@ class Rank1Layer(MemberLayer):
 class Rank1Dense(Rank1Layer, keras.layers.Dense):
     """`keras.layers.Dense` whose kernel is scaled by a member's rank-1 factors.
 
-    `outputs = activation(((inputs * u[k]) @ kernel) * v[k] + bias)`. Kernel and bias are shared by all members. Training uses the
-    factors of one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members' factors.
+    `outputs = activation(((inputs * u[k]) @ kernel) * v[k] + bias)`. Kernel and bias are shared by
+    all members. Training uses the factors of one member per minibatch, chosen by
+    `LatePhaseOptimizer`; inference uses the mean of the members' factors.
 
     Example:
 
@@ -86,12 +90,13 @@ class Rank1Dense(Rank1Layer, keras.layers.Dense):
 
     Args:
       units: the size of the output.
-      members: K, how many members there are.
-      u_initializer, v_initializer: of the factors of one member, with which all start. With ones the layer starts as Keras's.
+      members: K, the number of members.
+      u_initializer, v_initializer: for the factors of one member; all members start equal. With
+        ones the layer starts out as Keras's.
       **kwargs: the options of `keras.layers.Dense`, except LoRA and quantization.
 
     Raises:
-      ValueError: an option has a value that the layer lacks.
+      ValueError: an option has a value that the layer does not support.
     """
 
     plain_class = keras.layers.Dense
@@ -117,27 +122,31 @@ class Rank1Dense(Rank1Layer, keras.layers.Dense):
 
 @register
 class Rank1Conv2D(Rank1Layer, keras.layers.Conv2D):
-    """`keras.layers.Conv2D` whose kernel is scaled by a member's rank-1 factors, per input and per output channel.
+    """`keras.layers.Conv2D` whose kernel is scaled by a member's rank-1 factors, per channel.
 
-    `outputs = activation(conv(inputs * u[k], kernel) * v[k] + bias)`. Kernel and bias are shared by all members. Training uses the
-    factors of one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members' factors.
+    `outputs = activation(conv(inputs * u[k], kernel) * v[k] + bias)`. Kernel and bias are shared by
+    all members. Training uses the factors of one member per minibatch, chosen by
+    `LatePhaseOptimizer`; inference uses the mean of the members' factors.
 
     Example:
 
     >>> import keras, late_phase.keras
     >>> layer = late_phase.keras.Rank1Conv2D(4, 3, members=10)
-    >>> print(layer(keras.ops.ones((2, 9, 9, 3))).shape, layer.kernel.shape, layer.u.shape, layer.v.shape)
-    (2, 7, 7, 4) (3, 3, 3, 4) (10, 3) (10, 4)
+    >>> print(layer(keras.ops.ones((2, 9, 9, 3))).shape, layer.kernel.shape)
+    (2, 7, 7, 4) (3, 3, 3, 4)
+    >>> print(layer.u.shape, layer.v.shape)
+    (10, 3) (10, 4)
 
     Args:
       filters: the number of output channels.
       kernel_size: an integer, or a tuple of two: height and width of the window.
-      members: K, how many members there are.
-      u_initializer, v_initializer: of the factors of one member, with which all start. With ones the layer starts as Keras's.
-      **kwargs: the options of `keras.layers.Conv2D`, except `groups`, LoRA and channels that come first.
+      members: K, the number of members.
+      u_initializer, v_initializer: for the factors of one member; all members start equal. With
+        ones the layer starts out as Keras's.
+      **kwargs: the options of `keras.layers.Conv2D`, except `groups`, LoRA and channels first.
 
     Raises:
-      ValueError: an option has a value that the layer lacks.
+      ValueError: an option has a value that the layer does not support.
     """
 
     plain_class = keras.layers.Conv2D

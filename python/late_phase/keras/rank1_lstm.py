@@ -17,7 +17,7 @@ def _lstm(x, kernel, recurrent_kernel, bias, u, v, initial_h, initial_c, is_trai
 
 @tf.custom_gradient
 def _inference(*inputs):
-    """`_lstm` which saves nothing for a gradient. Where one is asked for, which is rare in inference, it runs the op anew."""
+    """`_lstm` which saves nothing for a gradient, and runs the op again if one is asked for."""
 
     def gradient(*of_outputs):
         with tf.GradientTape() as tape:
@@ -32,9 +32,10 @@ def _inference(*inputs):
 class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
     """`keras.layers.LSTM` whose recurrent kernel is scaled by a member's rank-1 factors.
 
-    The pre-activation is `x[t] @ kernel + bias + ((h[t-1] * u[k]) @ recurrent_kernel) * v[k]`. The kernels and the bias are shared by
-    all members. Training uses the factors of one member per minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the
-    members' factors. One fused op does the whole sequence.
+    The pre-activation is `x[t] @ kernel + bias + ((h[t-1] * u[k]) @ recurrent_kernel) * v[k]`. The
+    kernels and the bias are shared by all members. Training uses the factors of one member per
+    minibatch, chosen by `LatePhaseOptimizer`; inference uses the mean of the members' factors. One
+    fused op computes the whole sequence.
 
     Example:
 
@@ -45,10 +46,12 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
 
     Args:
       units: the size of the output.
-      members: K, how many members there are.
-      u_initializer, v_initializer: of the factors of one member, with which all start. With ones the layer starts as Keras's.
-      **kwargs: the options of `keras.layers.LSTM`, of which `activation`, `recurrent_activation`, `recurrent_dropout`, `unroll` and
-        `use_cudnn` must have their defaults. States, `stateful` too, are as in Keras.
+      members: K, the number of members.
+      u_initializer, v_initializer: for the factors of one member; all members start equal. With
+        ones the layer starts out as Keras's.
+      **kwargs: the options of `keras.layers.LSTM`, of which `activation`, `recurrent_activation`,
+        `recurrent_dropout`, `unroll` and `use_cudnn` must have their defaults. States, including
+        `stateful`, are as in Keras.
 
     Call arguments:
       inputs: [batch, time, features].
@@ -56,7 +59,7 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
       training: whether to use the factors of one member.
 
     Raises:
-      ValueError: an option has a value that the layer lacks, or there is a mask.
+      ValueError: an option has a value that the layer does not support, or there is a mask.
     """
 
     plain_class = keras.layers.LSTM

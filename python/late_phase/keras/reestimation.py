@@ -1,4 +1,4 @@
-"""Statistics of BatchNormalization for weights that were never trained as they are: averages over members, over time."""
+"""BatchNormalization statistics for weights that have none: averages over members or time."""
 
 import contextlib
 import itertools
@@ -15,25 +15,29 @@ _ARRAY_BATCH = 32  # Keras's own choice for arrays
 
 
 def layers_to_reestimate(model):
-    """The BatchNormalization layers of `model`, Keras's and those with members, at any depth. Frozen ones keep what they have."""
+    """The BatchNormalization layers of `model`, at any depth, that are not frozen."""
     kinds = (keras.layers.BatchNormalization, BatchNormalization)
     return [layer for layer in flatten_layers(model) if isinstance(layer, kinds) and layer.trainable]
 
 
 def reestimate_batch_norm(model, dataset, steps=None):
-    """Sets the moving statistics of all BatchNormalization layers to those that `dataset` has under the weights as they are.
+    """Estimates the moving statistics of all BatchNormalization layers from `dataset`.
 
-    One pass over the data, in which BatchNormalization normalises by the batch, as in training, and everything else does what it does
-    in inference: no dropout, nothing random, and the weights that inference uses, for layers with members their mean. The new
-    statistics are the mean of those of the batches, each counting by its number of values per channel. A batch that leaves a layer
-    one value per channel, such as a last batch of one sample, has no variance and does not count.
+    This takes one pass over the data, in which BatchNormalization normalises by the batch, as in
+    training, and everything else runs as in inference: no dropout, nothing random, and the weights
+    that inference uses, which for layers with members is their mean. The new statistics are the
+    mean of those of the batches, weighted by their number of values per channel. A batch that
+    leaves a layer with one value per channel, such as a last batch of one sample, has no variance
+    and is left out.
 
-    For layers with members the statistics become those of every member, because they belong to the mean of the members' weights. To
-    give each member statistics of its own, for its own weights, pass `ensemble(model)`, which shares the layers of `model`.
+    In layers with members, every member gets the same statistics, because they are estimated for
+    the mean of the members' weights. To give each member its own, for its own weights, pass
+    `ensemble(model)`, which shares the layers of `model`.
 
-    Nothing else is touched: no weight, no optimizer, no metric. Statistics are written after the pass, so if it fails, all is as
-    before. Frozen layers (`trainable = False`) keep theirs. A layer that the model calls with `training=False` is estimated like the
-    others, unless it is frozen too. A model without layers to estimate is left alone, and the data is not read.
+    Nothing else is touched: no weight, no optimizer, no metric. Statistics are written after the
+    pass, so if it fails, nothing has changed. Frozen layers (`trainable = False`) keep theirs. A
+    layer that the model calls with `training=False` is estimated like the others, unless it is
+    frozen too. If a model has no layers to estimate, the data is not read.
 
     Example:
 
@@ -45,13 +49,14 @@ def reestimate_batch_norm(model, dataset, steps=None):
 
     Args:
       model: a Keras model of any kind.
-      dataset: batches as `fit` takes them: a `tf.data.Dataset`, a `keras.utils.PyDataset`, anything that iterates over batches; or
-        arrays, which are taken in batches of 32. Of a tuple, (x, y) or (x, y, sample_weight), only x is used.
-      steps: how many batches to take; None: all.
+      dataset: batches as `fit` takes them: a `tf.data.Dataset`, a `keras.utils.PyDataset`, or
+        anything that iterates over batches; or arrays, which are used in batches of 32. Of a tuple,
+        (x, y) or (x, y, sample_weight), only x is used.
+      steps: how many batches to use; None: all.
 
     Raises:
-      ValueError: `dataset` has no batch, fewer than `steps`, or no end while `steps` is None; a layer was not reached; or all batches
-        leave a layer one value per channel.
+      ValueError: `dataset` has no batch, fewer than `steps`, or no end while `steps` is None; a
+        layer was not reached; or all batches leave a layer with one value per channel.
     """
     if not model.built:
         raise ValueError("`model` must be built: call it once, or give it an Input. Received: one without weights")
@@ -146,10 +151,10 @@ def calls_replaced(calls):
 
 
 def _normalising_by_the_batch(layer, index, noted):
-    """The methods of a BatchNormalization layer that normalise by the batch, whose statistics they note."""
+    """A BatchNormalization layer's methods that normalise by the batch and note its statistics."""
 
     def normalise(inputs, mask, kept, gamma, beta):
-        """Has statistics for each place of the axes `kept`, the last of which is that of the channels."""
+        """Has statistics for each position of the axes `kept`, of which the channels are last."""
         x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)  # as Keras computes it
         others = [axis for axis in range(len(x.shape)) if axis not in kept]
         if mask is None:

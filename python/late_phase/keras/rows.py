@@ -1,4 +1,4 @@
-"""What happens to the rows of late-phase weights, [K, ...], other than training: they are made one member, or spawned from one."""
+"""Changes to the rows of late-phase weights, [K, ...], besides training: joining and spawning."""
 
 import tensorflow as tf
 

@@ -4,10 +4,10 @@ import math
 
 
 def summary(model, print_fn=None):
-    """Prints which weights of `model` have members, and which are base weights, that all members share.
+    """Prints which weights of `model` have members, and which are base weights.
 
-    `members` is K, the first dimension of the shape, for weights that have members. Statistics and frozen weights, which the optimizer does
-    not train, are marked.
+    For weights that have members, `members` is K, the first dimension of their shape. Statistics
+    and frozen weights, which the optimizer does not train, are marked.
 
     Example:
 

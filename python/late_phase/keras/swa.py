@@ -1,4 +1,4 @@
-"""Stochastic weight averaging as a Keras callback: the mean of the weights over the last epochs of a training."""
+"""Stochastic weight averaging as a Keras callback: the mean of the weights over epochs."""
 
 import contextlib
 
@@ -18,14 +18,17 @@ def _check_integer(name, value, least):
 
 
 class SWA(keras.callbacks.Callback):
-    """Averages a model's trainable weights over the epochs of `fit`, and lends the average to the model on request.
+    """Averages a model's trainable weights over epochs, and lends the average to the model.
 
-    After `start` epochs, a sample of the weights is taken every `frequency` epochs, at an epoch's end: the first one at the end of epoch
-    `start + frequency`, counted from 1. The average is over all members of layers with members as they are, [K, ...], so that it can be
-    collapsed, or its members' predictions averaged, like any other weights. Training goes on with its own weights, also after `fit`.
+    After `start` epochs, a sample of the weights is taken every `frequency` epochs, at an epoch's
+    end: the first one at the end of epoch `start + frequency`, counted from 1. Layers with members
+    are averaged member by member, [K, ...], so that the average can be collapsed, or its members'
+    predictions averaged, like any other weights. Training continues with its own weights, also
+    after `fit`.
 
-    The averaged network was never trained as it is, so the statistics of its BatchNormalization layers are estimated from `dataset`
-    (`reestimate_batch_norm`) when it is first used after a sample.
+    The averaged network has no moving statistics of its own, so those of its BatchNormalization
+    layers are estimated from `dataset` (`reestimate_batch_norm`) when it is first used after a
+    sample.
 
     A training loop of your own calls `set_model`, `on_epoch_begin` and `on_epoch_end`.
 
@@ -33,8 +36,10 @@ class SWA(keras.callbacks.Callback):
 
     >>> import keras, numpy as np, late_phase.keras
     >>> x, y = np.random.normal(size=(60, 8)), np.arange(60) % 4
-    >>> model = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(4)])
-    >>> model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    >>> layers = [keras.layers.BatchNormalization(), keras.layers.Dense(4)]
+    >>> model = keras.Sequential([keras.Input((8,)), *layers])
+    >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    >>> model.compile(keras.optimizers.SGD(0.1), loss)
     >>> swa = late_phase.keras.SWA(start=3, dataset=x)
     >>> _ = model.fit(x, y, epochs=5, verbose=0, callbacks=[swa])
     >>> swa.samples
@@ -43,18 +48,19 @@ class SWA(keras.callbacks.Callback):
     ...     model.save("averaged.keras")
 
     Args:
-      start: how many epochs pass before averaging begins.
+      start: the number of epochs before averaging begins.
       frequency: epochs from one sample to the next.
       dataset: what `reestimate_batch_norm` takes; may be None if there is no BatchNormalization.
       steps: how many of its batches to use; None: all.
-      backup_dir: a folder to keep the average in. A training that goes on at a later epoch (`initial_epoch`,
-        `keras.callbacks.BackupAndRestore`) takes it up from there, whenever it was killed; one that starts before the first sample
-        begins anew. An average that does not fit the epoch is an error. None: the average lives as long as the callback, and a `fit`
-        that starts at an epoch already sampled begins anew.
+      backup_dir: a folder to keep the average in. A training that resumes at a later epoch
+        (`initial_epoch`, `keras.callbacks.BackupAndRestore`) continues with the average kept there,
+        whenever it was killed; one that starts before the first sample starts a new average. An
+        average that does not match the epoch is an error. None: the average lives as long as the
+        callback, and a `fit` that starts at an epoch already sampled starts a new one.
 
     Raises:
-      ValueError: `start` or `frequency` is out of its range; in `fit`, if there is BatchNormalization and no `dataset`, or if
-        `backup_dir` does not fit.
+      ValueError: `start` or `frequency` is out of range; in `fit`, if there is BatchNormalization
+        but no `dataset`, or if the average in `backup_dir` does not match.
     """
 
     def __init__(self, start, frequency=1, dataset=None, steps=None, backup_dir=None):
@@ -66,7 +72,7 @@ class SWA(keras.callbacks.Callback):
         self._begun = False  # whether this training's first epoch has begun
         self._forget()
 
-    samples = property(lambda self: self._samples, doc="How many samples the average is of.")
+    samples = property(lambda self: self._samples, doc="The number of samples in the average.")
 
     def _forget(self):
         self._samples, self._epoch = 0, -1  # the last sample is that of _epoch, counted from 0 as Keras does
@@ -93,10 +99,11 @@ class SWA(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def averaged(self):
-        """A context in which the model holds the averaged weights and the statistics that belong to them.
+        """A context in which the model holds the averaged weights and their statistics.
 
-        At its end, by an exception too, the model has its own weights and statistics again, bit for bit. Whatever is saved, collapsed
-        or evaluated inside is the averaged model. Training inside is lost.
+        At its end, also after an exception, the model's own weights and statistics are restored bit
+        for bit. Whatever is saved, collapsed or evaluated inside is the averaged model. Training
+        inside is lost.
 
         Yields:
           The model.
@@ -118,7 +125,7 @@ class SWA(keras.callbacks.Callback):
                 copy.assign(value)
 
     def apply(self):
-        """Leaves the averaged weights, and the statistics that belong to them, in the model."""
+        """Leaves the averaged weights and their statistics in the model."""
         with self.averaged():
             pass  # Estimates the statistics; if that fails, the model is as it was.
         self._lend()
@@ -200,5 +207,5 @@ class SWA(keras.callbacks.Callback):
             variable.assign(value)
 
     def _copies(self, variable):
-        """A variable's copies, one per replica of tf.distribute, which may differ for statistics."""
+        """A variable's copies, one per replica of tf.distribute; those of statistics may differ."""
         return self.model.distribute_strategy.experimental_local_results(variable.value)

@@ -1,4 +1,4 @@
-"""What a run with SWA keeps on disk: the average after each of its last samples, as files that are whole or not there."""
+"""SWA's files: the average after each of the last samples, complete or not there at all."""
 
 import os
 import re

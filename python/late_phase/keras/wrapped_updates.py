@@ -1,4 +1,4 @@
-"""Any Keras optimizer for base weights and members: what it does is its own affair, when it does it is ours."""
+"""Any Keras optimizer for base weights and members: it computes the updates, on our schedule."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from late_phase.keras.private import learning_rate_of, track, variable_key
 
 
 class _ReducedContext(tf.distribute.ReplicaContext):
-    """What a Keras optimizer's `apply` needs around it inside of a merge call, where gradients have been reduced already."""
+    """What a Keras optimizer's `apply` needs inside a merge call, with reduced gradients."""
 
     def all_reduce(self, reduce_op, value, options=None):
         return value
@@ -41,7 +41,7 @@ def square_norm(gradients):
 
 
 def _clip(gradients, clipnorm, others):
-    """Gradients scaled so that their norm, and that of others whose squared norm is `others`, is at most `clipnorm`; None: as they are."""
+    """Gradients scaled to a norm, with `others` (squared), of at most `clipnorm`; None: unchanged."""
     if clipnorm is None:
         return gradients
     norm = tf.sqrt(square_norm(gradients) + others)
@@ -100,10 +100,10 @@ class WrappedBase:
 
 
 class WrappedMembers:
-    """Late-phase weights [K, ...]: the optimizer has one row of weights and state, to which a member's are brought and taken back."""
+    """Late-phase weights [K, ...]: a member's row and state are copied to an optimizer and back."""
 
     def __init__(self, owner, optimizer, variables, members, decays, base_variables=(), clipnorm=None):
-        """`base_variables` are those that the same optimizer trains: with a single member it clips their joint norm."""
+        """`base_variables` are trained by the same optimizer, which clips their joint norm."""
         self._optimizer, self._key, self._clipnorm = optimizer, functools.partial(variable_key, owner), clipnorm
         self._rows = {self._key(v): _row_of(v) for v in variables}
         excluded = [v for v in base_variables if not decays(v)] + [self._rows[self._key(v)] for v in variables if not decays(v)]
@@ -140,7 +140,10 @@ class WrappedMembers:
 
 
 def _row_of(variable):
-    """A variable for one row of a late-phase weight, with its path, by which some optimizers choose what they do, and its constraint."""
+    """A variable for one row of a late-phase weight, with its constraint and its path.
+
+    Some optimizers choose by the path what they do.
+    """
     *scopes, name = variable.path.split("/")
     with contextlib.ExitStack() as stack:
         for scope in scopes:

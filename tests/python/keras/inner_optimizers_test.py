@@ -189,7 +189,7 @@ def test_exclusion_from_weight_decay_holds_for_members(where, which):
     optimizer = Late(base, members=K, start=START, base_scale=BASE_SCALE)
     excluding(base if where == "base" else optimizer, **excluded)
     train(model, optimizer)
-    with pytest.raises(ValueError, match="must be said before the optimizer is built"):
+    with pytest.raises(ValueError, match="must be made before the optimizer is built"):
         optimizer.exclude_from_weight_decay(var_names=["kernel"])
     expect_equal(model, *reference(lambda: excluding(keras.optimizers.AdamW(RATE, weight_decay=0.25), var_names=["bias"]), math.sqrt(K)))
 

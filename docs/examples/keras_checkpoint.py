@@ -1,4 +1,7 @@
-"""A trained run in Keras: predictions, a plain model for everyone, and back into the run. Arguments: RUN, PLAIN.keras."""
+"""A trained run in Keras: a plain model for everyone, and back into the run.
+
+Arguments: RUN, PLAIN.keras
+"""
 
 import sys
 

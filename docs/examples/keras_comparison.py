@@ -1,4 +1,4 @@
-"""Five ways to a better network from the same recipe, on handwritten digits: docs/comparison.md."""
+"""Five ways to a better network with the same recipe, on handwritten digits: docs/comparison.md."""
 
 # [recipe]
 import keras
@@ -15,13 +15,19 @@ epochs, steps_per_epoch = 10, 20
 
 
 def conv_net(conv=keras.layers.Conv2D, **options):
-    return keras.Sequential([
-        keras.Input((8, 8, 1)),
-        conv(16, 3, use_bias=False, **options), keras.layers.BatchNormalization(momentum=0.9), keras.layers.ReLU(),
-        conv(32, 3, use_bias=False, **options), keras.layers.BatchNormalization(momentum=0.9), keras.layers.ReLU(),
-        keras.layers.Flatten(),
-        keras.layers.Dense(10),
-    ])  # fmt: skip
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            conv(16, 3, use_bias=False, **options),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.ReLU(),
+            conv(32, 3, use_bias=False, **options),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.ReLU(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10),
+        ]
+    )
 
 
 def trained(model, optimizer, **options):
@@ -43,8 +49,8 @@ report("plain", probabilities_of(trained(conv_net(), keras.optimizers.SGD(0.05, 
 
 # [ema]
 optimizer = keras.optimizers.SGD(0.05, momentum=0.9, use_ema=True, ema_momentum=0.98)
-model = trained(conv_net(), optimizer)  # `fit` ends by putting the average in the place of the weights
-late_phase.keras.reestimate_batch_norm(model, training)  # whose statistics were those of the last weights
+model = trained(conv_net(), optimizer)  # `fit` ends by assigning the average
+late_phase.keras.reestimate_batch_norm(model, training)  # its statistics were the last weights'
 report("EMA", probabilities_of(model))
 
 # [swa]
@@ -55,14 +61,21 @@ with swa.averaged():
 
 # [late]
 model = late_phase.keras.convert(conv_net(), members=5)  # BatchNorm and the last layer
-optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.05, momentum=0.9), members=5, start=6 * steps_per_epoch)
+optimizer = late_phase.keras.LatePhaseOptimizer(
+    keras.optimizers.SGD(0.05, momentum=0.9), members=5, start=6 * steps_per_epoch
+)
 report("late-phase", probabilities_of(late_phase.keras.collapse(trained(model, optimizer))))
 
 # [batch_ensemble]
 model = conv_net(late_phase.keras.Rank1Conv2D, members=5)
-optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.05, momentum=0.9), members=5, start=0, sigma=0.5)
+optimizer = late_phase.keras.LatePhaseOptimizer(
+    keras.optimizers.SGD(0.05, momentum=0.9), members=5, start=0, sigma=0.5
+)
 trained(model, optimizer)
-report("rank-1 members", late_phase.keras.ensemble(model, activation="softmax").predict(test[0], verbose=0))
+report(
+    "rank-1 members",
+    late_phase.keras.ensemble(model, activation="softmax").predict(test[0], verbose=0),
+)
 
 # [ensemble]
 models = [trained(conv_net(), keras.optimizers.SGD(0.05, momentum=0.9)) for _ in range(5)]

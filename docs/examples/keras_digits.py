@@ -1,8 +1,9 @@
-"""Handwritten digits: a small ConvNet trained plainly, with late-phase batch normalisation and head (LPBN), and with SWA besides.
+"""Handwritten digits: a ConvNet trained plainly, with late-phase weights (LPBN), and with SWA too.
 
     tools/latephase python docs/examples/keras_digits.py [--seeds 3]
 
-The images are scikit-learn's own, nothing is downloaded. All three trainings see the same number of minibatches.
+The images are scikit-learn's own; nothing is downloaded. All three trainings see the same number
+of minibatches.
 """
 
 import argparse
@@ -27,19 +28,27 @@ def digits(seed):
 
 
 def conv_net():
-    return keras.Sequential([
-        keras.Input((8, 8, 1)),
-        keras.layers.Conv2D(16, 3, use_bias=False), keras.layers.BatchNormalization(momentum=0.9), keras.layers.ReLU(),
-        keras.layers.Conv2D(32, 3, use_bias=False), keras.layers.BatchNormalization(momentum=0.9), keras.layers.ReLU(),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Flatten(),
-        keras.layers.Dense(10),
-    ])  # fmt: skip
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(16, 3, use_bias=False),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.ReLU(),
+            keras.layers.Conv2D(32, 3, use_bias=False),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.ReLU(),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10),
+        ]
+    )
 
 
 def fit(model, optimizer, data, final_rate, callbacks=()):
-    """The learning rate falls to `final_rate` along a line, from where the members start to where SWA would."""
-    rate = keras.callbacks.LearningRateScheduler(lambda epoch, _: float(np.interp(epoch, [LATE_EPOCH, SWA_EPOCH], [0.1, final_rate])))
+    """The rate falls linearly to `final_rate`, from the start of the members to that of SWA."""
+    rate = keras.callbacks.LearningRateScheduler(
+        lambda epoch, _: float(np.interp(epoch, [LATE_EPOCH, SWA_EPOCH], [0.1, final_rate]))
+    )
     model.compile(optimizer, LOSS)
     model.fit(*data, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=[rate, *callbacks])
 
@@ -72,15 +81,24 @@ def run(seed):
     fit(averaged, late_phase_sgd(), training, final_rate=0.05, callbacks=[swa])
     swa.apply()
     # One plain network each.
-    return [score(model, test) for model in (base, late_phase.keras.collapse(late), late_phase.keras.collapse(averaged))]
+    return [
+        score(model, test)
+        for model in (base, late_phase.keras.collapse(late), late_phase.keras.collapse(averaged))
+    ]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="how many trainings of each kind (at least 2)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="how many trainings of each kind (at least 2)"
+    )
     seeds = parser.parse_args().seeds
     scores = np.array([run(seed) for seed in range(seeds)])  # [seeds, ways, 2]
     mean, error = scores.mean(axis=0), scores.std(axis=0, ddof=1) / np.sqrt(seeds)
     print(f"{seeds} seeds, mean ± standard error    test accuracy, %       test NLL")
-    for way, (accuracy, nll), (accuracy_error, nll_error) in zip(["base", "LPBN", "LPBN + SWA"], mean, error):
+    for way, (accuracy, nll), (accuracy_error, nll_error) in zip(
+        ["base", "LPBN", "LPBN + SWA"], mean, error
+    ):
         print(f"{way:<35} {accuracy:6.2f} ± {accuracy_error:4.2f}   {nll:8.4f} ± {nll_error:6.4f}")

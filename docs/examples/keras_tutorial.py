@@ -1,4 +1,4 @@
-"""A trained Keras model gets late-phase weights, is fine-tuned, and becomes a plain model again: docs/tutorial.md, step by step."""
+"""Fine-tunes a trained Keras model with late-phase weights, step by step: docs/tutorial.md."""
 
 # [pretrain]
 import os
@@ -18,13 +18,19 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 folder = tempfile.mkdtemp()
 
 keras.utils.set_random_seed(0)
-model = keras.Sequential([
-    keras.Input((8, 8, 1)),
-    keras.layers.Conv2D(16, 3, use_bias=False), keras.layers.BatchNormalization(momentum=0.9), keras.layers.ReLU(),
-    keras.layers.Conv2D(32, 3, use_bias=False), keras.layers.BatchNormalization(momentum=0.9), keras.layers.ReLU(),
-    keras.layers.GlobalAveragePooling2D(),
-    keras.layers.Dense(10),
-])  # fmt: skip
+model = keras.Sequential(
+    [
+        keras.Input((8, 8, 1)),
+        keras.layers.Conv2D(16, 3, use_bias=False),
+        keras.layers.BatchNormalization(momentum=0.9),
+        keras.layers.ReLU(),
+        keras.layers.Conv2D(32, 3, use_bias=False),
+        keras.layers.BatchNormalization(momentum=0.9),
+        keras.layers.ReLU(),
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(10),
+    ]
+)
 model.compile(keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True), loss)
 model.fit(*training, batch_size=25, epochs=20, verbose=0)
 model.save(os.path.join(folder, "pretrained.keras"))
@@ -47,19 +53,24 @@ late = late_phase.keras.convert(pretrained, members=members)
 report("with members, not yet trained", late)
 for layer in late.layers:
     if hasattr(layer, "members"):
-        print(f"{type(layer).__name__}: {', '.join(f'{w.name} {tuple(w.shape)}' for w in layer.trainable_weights)}")
+        weights = [f"{weight.name} {tuple(weight.shape)}" for weight in layer.trainable_weights]
+        print(f"{type(layer).__name__}: {', '.join(weights)}")
 
 # [tune]
 epochs, steps_per_epoch = 20, 24
 
 
 def sgd():
-    rate = keras.optimizers.schedules.PiecewiseConstantDecay([epochs // 2 * steps_per_epoch], [1e-2, 1e-3])
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay(
+        [epochs // 2 * steps_per_epoch], [1e-2, 1e-3]
+    )
     return keras.optimizers.SGD(rate, momentum=0.9, nesterov=True)
 
 
-optimizer = late_phase.keras.LatePhaseOptimizer(sgd(), members=members, start=0, sigma=0.0, base_scale=1 / members)
-swa = late_phase.keras.SWA(start=epochs // 2, dataset=training)  # BatchNorm statistics come from these images
+optimizer = late_phase.keras.LatePhaseOptimizer(
+    sgd(), members=members, start=0, sigma=0.0, base_scale=1 / members
+)
+swa = late_phase.keras.SWA(start=epochs // 2, dataset=training)  # for BatchNorm's statistics
 late.compile(optimizer, loss)
 late.fit(*training, batch_size=25, epochs=epochs, verbose=0, callbacks=[swa])
 
@@ -81,4 +92,5 @@ model = keras.models.load_model({path!r})
 print("loaded:", ", ".join(type(layer).__name__ for layer in model.layers))
 print("late_phase imported:", "late_phase" in sys.modules)
 """
-print(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout, end="")
+run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+print(run.stdout, end="")

@@ -1,8 +1,9 @@
-"""Late-phase training by several workers, a training loop of your own: start one process per worker, each with its TF_CONFIG.
+"""Late-phase training by several workers: start one process per worker, each with its TF_CONFIG.
 
     python keras_workers.py FOLDER [EPOCHS]
 
-Checkpoints go to FOLDER, which all workers see. Whatever stops a worker, start all of them again: they go on from the last checkpoint.
+Checkpoints go to FOLDER, which all workers see. Whatever stops a worker, start all of them again:
+they resume from the last checkpoint.
 """
 
 import json
@@ -27,14 +28,18 @@ own = slice(worker, None, strategy.num_replicas_in_sync)  # of every minibatch, 
 
 with strategy.scope():
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([
-        keras.Input((8,)),
-        keras.layers.Dense(16),
-        late_phase.keras.BatchNormalization(members=members, synchronized=True),
-        keras.layers.ReLU(),
-        late_phase.keras.Dense(4, members=members),
-    ])
-    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), members=members, start=10, sigma=0.1)
+    model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(16),
+            late_phase.keras.BatchNormalization(members=members, synchronized=True),
+            keras.layers.ReLU(),
+            late_phase.keras.Dense(4, members=members),
+        ]
+    )
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), members=members, start=10, sigma=0.1
+    )
     optimizer.build(model.trainable_variables)
     epoch = tf.Variable(0, trainable=False)
 loss_of_each = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
@@ -66,7 +71,10 @@ while epoch < epochs:
     manager.save()
     swa.on_epoch_end(epoch.numpy() - 1)
     if worker == 0:
-        print(f"epoch {epoch.numpy()}: loss {loss.numpy():.4f}, member {optimizer.member.numpy()}", flush=True)
+        print(
+            f"epoch {epoch.numpy()}: loss {loss.numpy():.4f}, member {optimizer.member.numpy()}",
+            flush=True,
+        )
 if worker == 0:
     late_phase.keras.collapse(model).save(os.path.join(folder, "plain.keras"))
     with swa.averaged():

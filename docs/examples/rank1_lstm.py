@@ -1,4 +1,4 @@
-"""A character model with ten members: each step trains one member's rank-1 factors and the shared weights."""
+"""A character model with ten members: a step trains one member's factors and the shared weights."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,10 +6,13 @@ import tensorflow as tf
 import late_phase
 
 tf.keras.utils.set_random_seed(1)
-text = np.frombuffer(b"late in training a few weights become many; at the end they are one again. " * 40, np.uint8)
+sentence = b"late in training a few weights become many; at the end they are one again. "
+text = np.frombuffer(sentence * 40, np.uint8)
 vocab, tokens = np.unique(text, return_inverse=True)
 units, members, time, batch = 64, 10, 50, 10
-streams = tokens[: batch * (len(tokens) // batch)].reshape(batch, -1).T.astype(np.int32)  # [length, batch]
+streams = (
+    tokens[: batch * (len(tokens) // batch)].reshape(batch, -1).T.astype(np.int32)
+)  # [length, batch]
 
 table = tf.Variable(tf.random.uniform([len(vocab), 4 * units], -0.1, 0.1))
 recurrent_kernel = tf.Variable(tf.random.uniform([units, 4 * units], -0.1, 0.1))
@@ -32,6 +35,7 @@ def train_step(inputs, targets, member):
 
 for step in range(301):
     start = step * time % (len(streams) - time - 1)
-    bpc = train_step(streams[start : start + time], streams[start + 1 : start + time + 1], tf.constant(step % members))
+    inputs, targets = streams[start : start + time], streams[start + 1 : start + time + 1]
+    bpc = train_step(inputs, targets, tf.constant(step % members))
     if step % 100 == 0:
         print(f"step {step}: member {step % members}, {bpc.numpy():.2f} bits per character")

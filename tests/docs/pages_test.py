@@ -33,7 +33,9 @@ def broken_links(folder, pages):
             target = os.path.join(folder, path)
             if not os.path.exists(target):
                 faults.append(f"{page}: {link['target']}: no such file")
-            elif anchor and not (path.endswith(".md") and anchor in build_site.anchors(read(target))):
+            elif anchor and not (
+                path.endswith(".md") and anchor in build_site.anchors(read(target))
+            ):
                 faults.append(f"{page}: {link['target']}: no heading of that name, or several")
     return faults
 
@@ -49,13 +51,16 @@ def test_links_of_the_site_lead_somewhere(tmp_path):
     assert broken_links(tmp_path, PAGES.values()) == []
     assert "](tutorial.md)" in read(tmp_path / "index.md")
     assert "](LICENSE.txt)" in read(tmp_path / "index.md") and (tmp_path / "LICENSE.txt").exists()
-    assert "](index.md" not in read(tmp_path / "keras.md") and (tmp_path / "examples" / "keras_digits.py").exists()
+    assert (
+        "](index.md" not in read(tmp_path / "keras.md")
+        and (tmp_path / "examples" / "keras_digits.py").exists()
+    )
 
 
 PAGE = """# Title
 
-[a](other.md), [b](other.md#corrupted-images---corrupt), [c](#twice), [d](missing.md), `[e](in code)`,
-[f](other.md#none), ![g](picture.png), [`h`](https://example.org/x)
+[a](other.md), [b](other.md#corrupted-images---corrupt), [c](#twice), [d](missing.md),
+`[e](in code)`, [f](other.md#none), ![g](picture.png), [`h`](https://example.org/x)
 
 ```
 [i](in-a-block.md)
@@ -71,10 +76,21 @@ def test_faults_of_links_are_found(tmp_path):
     (tmp_path / "page.md").write_text(PAGE)
     (tmp_path / "other.md").write_text("# Other\n\n## Corrupted images: `--corrupt`\n")
     targets = [link["target"] for link in build_site.links(PAGE)]
-    assert targets == ["other.md", "other.md#corrupted-images---corrupt", "#twice", "missing.md", "other.md#none",
-                       "picture.png", "https://example.org/x"]  # fmt: skip
+    assert targets == [
+        "other.md",
+        "other.md#corrupted-images---corrupt",
+        "#twice",
+        "missing.md",
+        "other.md#none",
+        "picture.png",
+        "https://example.org/x",
+    ]
     assert [fault.split(": ")[1] for fault in broken_links(tmp_path, ["page.md"])] == [
-        "#twice", "missing.md", "other.md#none", "picture.png"]  # fmt: skip
+        "#twice",
+        "missing.md",
+        "other.md#none",
+        "picture.png",
+    ]
 
 
 def test_a_page_that_links_nowhere_is_not_staged(tmp_path):
@@ -82,7 +98,9 @@ def test_a_page_that_links_nowhere_is_not_staged(tmp_path):
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         (tmp_path / name).write_text("# Title\n")
     (tmp_path / "docs" / "page.md").write_text("[a](missing.py)\n")
-    with pytest.raises(FileNotFoundError, match=r"docs/page.md links to missing.py, which does not exist"):
+    with pytest.raises(
+        build_site.BuildError, match=r"docs/page.md links to missing.py, which does not exist"
+    ):
         build_site.stage(tmp_path / "site", tmp_path)
 
 
@@ -99,7 +117,13 @@ def navigation():
 
 def test_menu_has_every_page_once():
     groups = navigation()
-    assert [group for group in groups if group] == ["Start", "Guides", "Reproduction", "Reference", "Internals"]
+    assert [group for group in groups if group] == [
+        "Start",
+        "Guides",
+        "Reproduction",
+        "Reference",
+        "Internals",
+    ]
     assert sorted(sum(groups.values(), [])) == sorted(PAGES.values())
 
 
@@ -116,7 +140,11 @@ def test_lines_are_short(page):
     """But for code, tables, and what is generated."""
     text = re.sub(r"^<!-- table of .*?^<!-- end -->$", "", read(page), flags=re.M | re.S)
     text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
-    long = [line for line in text.splitlines() if len(line) > COLUMNS and not line.startswith(("|", "    ", "![", "- [ ]"))]
+    long = [
+        line
+        for line in text.splitlines()
+        if len(line) > COLUMNS and not line.startswith(("|", "    ", "![", "- [ ]"))
+    ]
     assert [line for line in long if " " in line.strip("- ")] == []
 
 
@@ -124,7 +152,11 @@ def test_lines_are_short(page):
 def test_every_record_is_named(record):
     """With what made it, when, and what it shows."""
     page = read("docs/results/README.md")
-    rows = [line.split(" | ") for line in page.splitlines() if re.search(rf"\[{re.escape(record)}\]\({re.escape(record)}(/|\))", line)]
+    rows = [
+        line.split(" | ")
+        for line in page.splitlines()
+        if re.search(rf"\[{re.escape(record)}\]\({re.escape(record)}(/|\))", line)
+    ]
     assert len(rows) == 1, f"docs/results/README.md has {len(rows)} rows for {record}"
     _, command, date, shows = rows[0]
     assert "`" in command or "trainings" in command
@@ -138,8 +170,10 @@ def test_every_named_record_exists():
 
 
 def test_nothing_is_loaded_from_elsewhere():
-    """The site works offline: fonts are the reader's, and no image or script has another host's address."""
-    assert "font: false" in read(build_site.CONFIG) and "http" not in read(build_site.CONFIG) + read(build_site.STYLE)
+    """The site works offline: with the reader's fonts, and no image or script of another host."""
+    assert "font: false" in read(build_site.CONFIG) and "http" not in read(
+        build_site.CONFIG
+    ) + read(build_site.STYLE)
     for page in PAGES:
         images = [link["target"] for link in build_site.links(read(page)) if link["image"]]
         assert not [target for target in images if build_site.is_external(target)], page

@@ -21,7 +21,16 @@ def site(tmp_path_factory):
     environment, out = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("site")
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
-    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+    install = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
     subprocess.run([*install, "-r", "tools/requirements-docs.txt"], check=True)
     subprocess.run([python, "-P", "tools/develop/build_site.py", "--out", out], check=True)
     return out
@@ -50,7 +59,9 @@ def test_every_page_is_there_and_loads_nothing_from_elsewhere(site):
         loaded = [address for address in Resources(text).loaded if address]
         assert loaded and not [address for address in loaded if "//" in address], page
         for address in loaded:
-            assert os.path.exists(os.path.normpath(site / path / address.partition("?")[0])), f"{page}: {address}"
+            assert os.path.exists(os.path.normpath(site / path / address.partition("?")[0])), (
+                f"{page}: {address}"
+            )
 
 
 def test_search_finds_a_heading_of_each_page(site):
@@ -68,4 +79,8 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
     (tmp_path / "mine").write_text("precious")
     command = [sys.executable, "-P", "tools/develop/build_site.py", "--out", str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 2 and f"Received: {tmp_path}" in run.stderr and (tmp_path / "mine").exists()
+    assert (
+        run.returncode == 2
+        and f"Received: {tmp_path}" in run.stderr
+        and (tmp_path / "mine").exists()
+    )

@@ -2,7 +2,7 @@
 
 The pages are README.md, CONTRIBUTING.md, CHANGELOG.md and those of docs/. They are copied to a
 temporary folder together with the files that they link to, with links adapted, and built by MkDocs
-(tools/develop/mkdocs.yml), which fails if a link leads nowhere. This module itself needs nothing but
+(tools/develop/mkdocs.yml), which fails if a link leads nowhere. This module itself needs only
 Python, so that links can be checked without MkDocs (tests/docs/pages_test.py).
 """
 
@@ -25,9 +25,17 @@ _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
 _HEADING = re.compile(r"^#{1,6} +(.*?)\s*$", re.M)
 
 
+class BuildError(Exception):
+    """The pages cannot become a site; the message says why."""
+
+
 def pages(project=PROJECT):
     """Path in the project -> path in the site, of every page."""
-    found = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+    found = {
+        "README.md": "index.md",
+        "CONTRIBUTING.md": "contributing.md",
+        "CHANGELOG.md": "changelog.md",
+    }
     for path in sorted(glob.glob("docs/**/*.md", root_dir=project, recursive=True)):
         found[path] = posixpath.relpath(path, "docs")
     return found
@@ -50,7 +58,7 @@ def links(page):
 
 
 def anchors(page):
-    """What a link to this page may have after its #: its headings, as GitHub and the site name them."""
+    """What links to this page may have after #: its headings, as GitHub and the site name them."""
     names = []
     for heading in _HEADING.findall(_FENCE.sub("", page)):
         heading = _LINK.sub(lambda match: match["text"], heading).replace("`", "")
@@ -66,7 +74,9 @@ def is_external(target):
 def resolved(page, target):
     """(path in the project, anchor) of a link on the page of that path."""
     path, _, anchor = target.partition("#")
-    return (posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page), anchor
+    return (
+        posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page
+    ), anchor
 
 
 def _in_site(path):
@@ -79,7 +89,7 @@ def stage(folder, project=PROJECT):
     """Lays out in `folder` the pages of the site and what they link to.
 
     Raises:
-      FileNotFoundError: a page links to what does not exist.
+      BuildError: a page links to what does not exist.
     """
     found = pages(project)
     for source, destination in found.items():
@@ -95,11 +105,17 @@ def stage(folder, project=PROJECT):
                 target = found.get(path) or _in_site(path)
                 if path not in found:
                     if not os.path.isfile(os.path.join(project, path)):
-                        raise FileNotFoundError(f"{source} links to {link['target']}, which does not exist")
+                        raise BuildError(
+                            f"{source} links to {link['target']}, which does not exist"
+                        )
                     copy = os.path.join(folder, target)
                     os.makedirs(os.path.dirname(copy), exist_ok=True)
                     shutil.copyfile(os.path.join(project, path), copy)
-                new = posixpath.relpath(target, posixpath.dirname(destination) or ".") if path != source else ""
+                new = (
+                    posixpath.relpath(target, posixpath.dirname(destination) or ".")
+                    if path != source
+                    else ""
+                )
                 new = f"{link['image']}[{link['text']}]({new}{'#' + anchor if anchor else ''})"
             text = text[: link.start()] + new + text[link.end() :]
         os.makedirs(os.path.dirname(os.path.join(folder, destination)), exist_ok=True)
@@ -109,14 +125,35 @@ def stage(folder, project=PROJECT):
 
 
 def build(out, project=PROJECT):
-    """Builds the site into the folder `out`, whose former content is removed."""
+    """Builds the site and puts it in the place of the folder `out`.
+
+    Raises:
+      BuildError: the pages have faults. `out` is left as it was.
+    """
     with tempfile.TemporaryDirectory() as folder:
         stage(os.path.join(folder, "pages"), project)
         config = shutil.copy(os.path.join(project, CONFIG), folder)
-        command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", config]
-        command += ["--site-dir", os.path.abspath(out)]
-        quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an announcement of the theme's
-        subprocess.run(command, check=True, env=quiet)
+        site = os.path.join(folder, "site")
+        # Not --quiet, which would hide warnings from --strict too.
+        command = [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--config-file",
+            config,
+            "--site-dir",
+            site,
+        ]
+        environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement
+        run = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        if run.returncode:
+            raise BuildError(f"MkDocs found faults:\n{run.stdout.strip()}")
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(site, out)
 
 
 def main(arguments=None):
@@ -125,16 +162,20 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the site, new or of an earlier site")
+    parser.add_argument(
+        "--out", metavar="DIR", required=True, help="folder of the site, new or of an earlier site"
+    )
     out = parser.parse_args(arguments).out
-    if os.path.isdir(out) and os.listdir(out) and not os.path.exists(os.path.join(out, "sitemap.xml")):
+    if (
+        os.path.isdir(out)
+        and os.listdir(out)
+        and not os.path.exists(os.path.join(out, "sitemap.xml"))
+    ):
         parser.error(f"--out must be an empty folder, or that of an earlier site. Received: {out}")
     try:
         build(out)
-    except FileNotFoundError as error:
+    except BuildError as error:
         raise SystemExit(f"tools/latephase docs: {error}") from error
-    except subprocess.CalledProcessError as error:
-        raise SystemExit("tools/latephase docs: MkDocs found the faults above; there is no site") from error
     print(os.path.join(out, "index.html"))
 
 

@@ -2,13 +2,13 @@
 
     <!-- same as PATH -->      a fenced block that equals the file, or with PATH#PART what follows
                                the line `# [PART]` in it
-    <!-- output of PATH -->    a fenced block with what a program prints, or what a benchmark printed
-                               when it was recorded. A page that takes a program apart has several
-                               such blocks, which together are its output
+    <!-- output of PATH -->    a fenced block with what a program prints, or a benchmark printed
+                               when it was recorded. A page that takes a program apart has several such
+                               blocks, which together are its output
     <!-- table of PATH -->     the Markdown that a recorded run gives, up to `<!-- end -->`
 
 `tools/latephase python -m tools.develop.docs_blocks --write [PAGE...]` fills in files and recorded
-runs (tools/develop/docs_records.py), by default on all pages; what programs print is pasted by hand.
+runs (tools/develop/docs_records.py), by default on all pages; programs' output is pasted by hand.
 tests/docs/docs_test.py checks all of them.
 """
 
@@ -56,7 +56,7 @@ def refreshed(page, content):
 
 
 def parts(program):
-    """Name -> text of a program's parts, which begin with a line `# [NAME]`; "" is the beginning."""
+    """Name -> text of a program's parts, which begin with a line `# [NAME]`; "" is the first."""
     texts = re.split(r"^# \[(\w+)\]\n", program, flags=re.M)
     named = zip(texts[1::2], texts[2::2])
     return {"": texts[0], **{name: text.strip("\n") + "\n" for name, text in named}}

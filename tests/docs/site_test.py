@@ -1,38 +1,31 @@
 """The site as MkDocs builds it: whole, searchable, and loading nothing from elsewhere.
 
-Makes an environment with MkDocs, which takes the network, so it runs by name only:
+Installs MkDocs, which takes the network, so it runs by name only:
 tools/test //tests/docs:site_test
 """
 
 import html.parser
 import json
 import os
-import subprocess
-import sys
-import venv
+import shutil
 
 import pytest
 
 from tools.develop import build_site
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    environment, out = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("site")
-    venv.create(environment, with_pip=True)
-    python = environment / "bin" / "python"
-    install = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--only-binary=:all:",
-    ]
-    subprocess.run([*install, "-r", "tools/requirements-docs.txt"], check=True)
-    subprocess.run([python, "-P", "tools/develop/build_site.py", "--out", out], check=True)
+    out = tmp_path_factory.mktemp("site")
+    build_site.main(["--out", str(out)])
     return out
 
 
@@ -75,12 +68,32 @@ def test_anchors_are_those_of_github(site):
     assert 'id="corrupted-images---corrupt"' in (site / "evaluation" / "index.html").read_text()
 
 
-def test_a_folder_with_something_else_is_refused(tmp_path):
+def test_environment_is_made_once(site, cache, monkeypatch):
+    (environment,) = os.listdir(cache / "late_phase")
+    monkeypatch.setattr(build_site, "_run", None)
+    assert build_site.python_with_mkdocs() == f"{cache}/late_phase/{environment}/bin/python"
+
+
+def test_faults_leave_the_old_site(site, tmp_path):
+    project = tmp_path / "project"
+    for path in ["LICENSE", *build_site.pages(".")]:
+        os.makedirs(os.path.dirname(project / path), exist_ok=True)
+        shutil.copy(path, project / path)
+    shutil.copytree("tools", project / "tools")
+    shutil.copytree("docs", project / "docs", dirs_exist_ok=True)
+    shutil.copytree("models", project / "models")
+    with open(project / "docs" / "gpu.md", "a") as page:
+        page.write("\n[lost](keras.md#no-such-heading)\n")
+    before = (site / "index.html").read_text()
+    with pytest.raises(
+        build_site.BuildError, match="'gpu.md' contains a link 'keras.md#no-such-heading'"
+    ):
+        build_site.build(site, project)
+    assert (site / "index.html").read_text() == before
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path, capsys):
     (tmp_path / "mine").write_text("precious")
-    command = [sys.executable, "-P", "tools/develop/build_site.py", "--out", str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert (
-        run.returncode == 2
-        and f"Received: {tmp_path}" in run.stderr
-        and (tmp_path / "mine").exists()
-    )
+    with pytest.raises(SystemExit):
+        build_site.main(["--out", str(tmp_path)])
+    assert f"Received: {tmp_path}" in capsys.readouterr().err and (tmp_path / "mine").exists()

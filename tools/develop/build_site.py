@@ -2,12 +2,13 @@
 
 The pages are README.md, CONTRIBUTING.md, CHANGELOG.md and those of docs/. They are copied to a
 temporary folder together with the files that they link to, with links adapted, and built by MkDocs
-(tools/develop/mkdocs.yml), which fails if a link leads nowhere. This module itself needs only
-Python, so that links can be checked without MkDocs (tests/docs/pages_test.py).
+(tools/develop/mkdocs.yml), which fails if a link leads nowhere. MkDocs is installed on first use
+(tools/requirements-docs.txt), into the cache and an environment of its own.
 """
 
 import argparse
 import glob
+import hashlib
 import os
 import posixpath
 import re
@@ -18,6 +19,7 @@ import tempfile
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CONFIG, STYLE = "tools/develop/mkdocs.yml", "tools/develop/site.css"
+REQUIREMENTS = "tools/requirements-docs.txt"
 
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
@@ -124,34 +126,54 @@ def stage(folder, project=PROJECT):
     shutil.copyfile(os.path.join(project, STYLE), os.path.join(folder, os.path.basename(STYLE)))
 
 
+def _run(what, command, **options):
+    """Runs a command; what it prints is shown only if it fails."""
+    run = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
+    if run.returncode:
+        raise BuildError(f"{what} failed:\n{run.stdout.strip()}")
+
+
+def python_with_mkdocs(project=PROJECT):
+    """The Python of an environment with exactly the pinned packages, which is made if there is none."""
+    with open(os.path.join(project, REQUIREMENTS), "rb") as file:
+        pinned = hashlib.sha256(sys.version.encode() + file.read()).hexdigest()[:12]
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    environment = os.path.join(cache, "late_phase", f"docs-{pinned}")
+    if not os.path.isdir(environment):
+        print("Installing MkDocs (some seconds) ...", file=sys.stderr, flush=True)
+        os.makedirs(os.path.dirname(environment), exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(environment)) as folder:
+            made = os.path.join(folder, "docs")
+            _run("Making a Python environment", [sys.executable, "-m", "venv", made])
+            pip = [os.path.join(made, "bin", "python"), "-m", "pip", "--disable-pip-version-check"]
+            exactly = ["install", "--no-input", "--no-deps", "--only-binary=:all:"]
+            requirements = os.path.join(project, REQUIREMENTS)
+            _run("Installing MkDocs", [*pip, *exactly, "-r", requirements])
+            _run("Checking the Python environment", [*pip, "check"])
+            try:
+                os.rename(made, environment)  # whole or not there
+            except OSError:
+                if not os.path.isdir(environment):  # made by another process meanwhile
+                    raise
+    return os.path.join(environment, "bin", "python")
+
+
 def build(out, project=PROJECT):
     """Builds the site and puts it in the place of the folder `out`.
 
     Raises:
-      BuildError: the pages have faults. `out` is left as it was.
+      BuildError: the pages have faults, or MkDocs cannot be had. `out` is left as it was.
     """
     with tempfile.TemporaryDirectory() as folder:
         stage(os.path.join(folder, "pages"), project)
         config = shutil.copy(os.path.join(project, CONFIG), folder)
         site = os.path.join(folder, "site")
         # Not --quiet, which would hide warnings from --strict too.
-        command = [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--config-file",
-            config,
-            "--site-dir",
-            site,
-        ]
-        environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement
-        run = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        if run.returncode:
-            raise BuildError(f"MkDocs found faults:\n{run.stdout.strip()}")
+        command = [python_with_mkdocs(project), "-m", "mkdocs", "build", "--strict"]
+        quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement
+        _run("MkDocs", [*command, "--config-file", config, "--site-dir", site], env=quiet)
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(site, out)
 

@@ -158,7 +158,7 @@ class SWA(keras.callbacks.Callback):
             )
 
     def _resume(self, epoch):
-        """Makes the average that of a training which goes on at `epoch`."""
+        """Makes the average that of a training that resumes at `epoch`."""
         if self._files is None:
             if self._epoch >= epoch:
                 self._forget()
@@ -171,8 +171,8 @@ class SWA(keras.callbacks.Callback):
         missed = bool(due) and due[-1] == epoch - 1 and (usable[-1] if usable else -1) == before_last
         if due and kept and not missed and (not usable or usable[-1] != due[-1]):
             raise ValueError(
-                f"`backup_dir` must hold the average after epoch {due[-1] + 1} for training to go on at epoch {epoch + 1}; start at epoch "
-                f"1, or with another folder, to average anew. Received: averages after epochs {', '.join(str(e + 1) for e in kept)}"
+                f"`backup_dir` must hold the average after epoch {due[-1] + 1} for training to resume at epoch {epoch + 1}; start at epoch "
+                f"1, or with another folder, to start a new average. Received: averages after epochs {', '.join(str(e + 1) for e in kept)}"
             )
         self._forget()
         self._files.discard([e for e in kept if e not in usable])

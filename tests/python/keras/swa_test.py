@@ -519,7 +519,7 @@ def test_a_gap_between_average_and_weights_is_refused(epoch, tmp_path):
     model = stock_model()
     fit(model, [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)], epochs=4)
     kept = sorted(os.listdir(tmp_path))
-    message = f"must hold the average after epoch {epoch} for training to go on at epoch {epoch + 1}.*after epochs 3, 4"
+    message = f"must hold the average after epoch {epoch} for training to resume at epoch {epoch + 1}.*after epochs 3, 4"
     with pytest.raises(ValueError, match=message):
         fit(model, [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)], epochs=9, initial_epoch=epoch)
     assert sorted(os.listdir(tmp_path)) == kept

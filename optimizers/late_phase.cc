@@ -123,6 +123,7 @@ std::vector<std::pair<std::string, std::string>> LatePhaseOptions::Text() const 
   if (base_decay_scale != 1) {
     text.push_back({"base_decay_scale", NumberText(base_decay_scale)});
   }
+  if (rate_scale.Text() != "1") text.push_back({"rate_scale", rate_scale.Text()});
   return text;
 }
 
@@ -263,6 +264,9 @@ Output LatePhase::ScheduleValue(const Schedule& schedule, bool zero_when_frozen)
 LatePhase::RuleValues LatePhase::ValuesOf(const UpdateRule& rule, bool base) {
   RuleValues values;
   values.lr = ScheduleValue(rule.lr, base && options_.freeze_base);
+  if (options_.rate_scale.Text() != "1") {
+    values.lr = tf_ops::Mul(host_, values.lr, ScheduleValue(options_.rate_scale, false));
+  }
   values.decay = ScheduleValue(rule.weight_decay, false);
   if (base && options_.base_decay_scale != 1) {
     values.decay =
@@ -277,9 +281,13 @@ LatePhase::RuleValues LatePhase::ValuesOf(const UpdateRule& rule, bool base) {
   return values;
 }
 
+bool LatePhase::Accumulates(const Weight& weight) const {
+  return !weight.late_phase || (options_.members == 1 && options_.cycle > 1);
+}
+
 Operation LatePhase::Update(const tensorflow::Scope& scope, Weight* weight, const UpdateRule& rule,
                             const RuleValues& values, Output gradient) {
-  const bool base = !weight->late_phase;
+  const bool base = Accumulates(*weight);
   const Output &lr = values.lr, &scale = values.scale;
   const Output decay = weight->decays ? values.decay : Scalar(0.0);
   auto slot = [&](const char* suffix) {
@@ -428,7 +436,8 @@ std::string LatePhase::Group(const std::string& name, const std::vector<Operatio
 absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const UpdateRule& members,
                                  const std::vector<Operation>& before) {
   for (const auto& [name, schedule] :
-       {std::pair("base lr", &base.lr), std::pair("base decay", &base.weight_decay),
+       {std::pair("rate_scale", &std::as_const(options_).rate_scale),
+        std::pair("base lr", &base.lr), std::pair("base decay", &base.weight_decay),
         std::pair("member lr", &members.lr), std::pair("member decay", &members.weight_decay)}) {
     scope_.UpdateStatus(schedule->Check(name));
   }
@@ -461,16 +470,20 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   const Operation computed = Computed(loss, gradients, before);
   if (!scope_.ok()) return scope_.status();
   const tensorflow::Scope after = scope_.WithControlDependencies({computed});
-  const RuleValues base_values = ValuesOf(base, true), member_values = ValuesOf(members, false);
+  // Without members, what is said of the base's steps is said of all.
+  const bool one_for_all = options_.members == 1 && options_.cycle > 1;
+  const RuleValues base_values = ValuesOf(base, true),
+                   member_values = ValuesOf(members, one_for_all);
   for (size_t i = 0; i < weights_.size(); ++i) {
     Weight& weight = weights_[i];
     updates.push_back(weight.late_phase
                           ? Update(after, &weight, members, member_values, gradients[i])
                           : Update(after, &weight, base, base_values, gradients[i]));
-    if (weight.late_phase) spawns.push_back(SpawnWeight(weight, static_cast<int64_t>(i)));
+    if (weight.late_phase && options_.members > 1)
+      spawns.push_back(SpawnWeight(weight, static_cast<int64_t>(i)));
   }
   for (const State& state : states_) {
-    if (!state.of_members) continue;
+    if (!state.of_members || options_.members == 1) continue;
     spawns.push_back(ops::Spawn(scope_, state.handle, tf_ops::Const(host_, 0.0),
                                 tf_ops::Const<int64_t>(host_, {0, 0}, {2})));
   }
@@ -486,7 +499,7 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
                    .operation};
     swa_ = Group("swa", samples);
   }
-  if (!spawns.empty() && options_.members > 1) {
+  if (!spawns.empty()) {
     // The mark is set by the run of the graph that spawns.
     const auto mark = tf_ops::AssignVariableOp(host_.WithControlDependencies(spawns), Spawned(),
                                                tf_ops::Const<int64_t>(host_, 1));

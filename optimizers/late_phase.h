@@ -13,7 +13,7 @@
 // optimizers/run.h calls when it is due. This class only builds the graph.
 //
 // The controls of the paper are settings: gradient accumulation without members is members = 1 with
-// cycle = K and every weight declared with AddBase; a frozen base is `freeze_base`; a full
+// cycle = K, where every weight is accumulated; a frozen base is `freeze_base`; a full
 // late-phase deep ensemble declares every weight with AddMembers; T0 = 0 is start = 0.
 #ifndef LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_
 #define LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_
@@ -33,15 +33,18 @@
 namespace late_phase {
 
 struct LatePhaseOptions {
-  int64_t members = 1;    // K
-  int64_t start = 0;      // T0, in minibatches
-  int64_t cycle = 0;      // minibatches per base update from T0 on; 0: members
+  int64_t members = 1;  // K
+  int64_t start = 0;    // T0, in minibatches
+  // Minibatches per base update from T0 on; 0: members. With one member there is nothing to train
+  // in turn, and the weights declared with AddMembers take the same steps.
+  int64_t cycle = 0;
   double sigma = 0;       // σ0 of the noise at spawning
   double base_scale = 1;  // γ, from T0 on
   // On the base's weight decay, from T0 on. The paper's 1 lets the decay act once in a cycle,
   // against the gradients of all its minibatches; `cycle` times `base_scale` keeps the weights at
   // which gradient and decay of SGD balance where they were before T0.
   double base_decay_scale = 1;
+  Schedule rate_scale = 1.0;  // on every learning rate
   bool copy_slots = false;   // at T0 members inherit φ0's optimizer slots; else they start at zero
   bool freeze_base = false;  // from T0 on the base stays as it is
   double clip_norm = 0;      // per minibatch, by the global norm of all gradients; 0: no clipping
@@ -174,6 +177,8 @@ class LatePhase {
   tensorflow::Output Scalar(double value);
   tensorflow::Output ScheduleValue(const Schedule& schedule, bool zero_when_frozen);
   RuleValues ValuesOf(const UpdateRule& rule, bool base);
+  // Whether the weight's gradients are summed over a cycle; else its members are trained in turn.
+  bool Accumulates(const Weight& weight) const;
   // `scope` has what the update must wait for.
   tensorflow::Operation Update(const tensorflow::Scope& scope, Weight* weight,
                                const UpdateRule& rule, const RuleValues& values,

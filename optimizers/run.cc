@@ -51,10 +51,18 @@ bool SameBits(const Tensor& a, const Tensor& b) {
 }
 
 // What a variable becomes whose value in a run of another K is `value`: every row is the first one.
-// None if type or rows differ.
+// A single row may also be without its dimension, here or there. None if type or rows differ.
 std::optional<Tensor> FirstRowEverywhere(const Tensor& value, const LatePhase::Saved& variable) {
   if (value.dtype() != variable.dtype) return std::nullopt;
   if (value.shape() == variable.shape) return value;
+  auto is_row_of = [](tensorflow::TensorShape row, const tensorflow::TensorShape& stack) {
+    row.InsertDim(0, 1);
+    return row == stack;
+  };
+  if (is_row_of(value.shape(), variable.shape) || is_row_of(variable.shape, value.shape())) {
+    Tensor same(value.dtype());
+    return same.CopyFrom(value, variable.shape) ? std::optional<Tensor>(same) : std::nullopt;
+  }
   tensorflow::TensorShape row = variable.shape, saved_row = value.shape();
   if (row.dims() > 0) row.RemoveDim(0);
   if (saved_row.dims() > 0) saved_row.RemoveDim(0);

@@ -130,9 +130,13 @@ absl::Status Cifar::Build() {
   network_.ensemble = options_.members;
   absl::Status status = KernelFormOf(options_, &network_.kernels);
   // A BatchEnsemble's members share BatchNorm, and have rows of all the rest without being
-  // late-phase. Where gradients are gathered all weights take the same rare steps.
-  if (options_.batch_ensemble() || options_.accumulates()) options_.parts = {false, false, false};
-  if (status.ok() && options_.accumulates() && network_.kernels != KernelForm::kPlain) {
+  // late-phase. Where gradients are accumulated all weights take the same rare steps.
+  const bool accumulates = options_.at_t0() == AtT0::kAccumulate;
+  if (options_.batch_ensemble() || accumulates) options_.parts = {false, false, false};
+  // The mean gradient of K minibatches has 1/K of their variance, and so has SGD at 1/K of the
+  // rate.
+  if (options_.late_rate == 0) options_.late_rate = 1.0 / options_.members;
+  if (status.ok() && accumulates && network_.kernels != KernelForm::kPlain) {
     return absl::InvalidArgumentError(
         "the control accumulation must be of plain kernels, none of whose weights have members. "
         "Received: late_rank1 or hypernetwork");

@@ -3,7 +3,7 @@
 //
 // Three models: "base" has one member; "late-phase" is base until T0 and has K members from then
 // on; "batch-ensemble" has K members from the start, among which each minibatch is divided. The
-// control "accumulation" is base with gradients gathered from T0 on.
+// controls "accumulation" and "lower-rate" of base: models/training/recipe.h.
 #ifndef LATE_PHASE_MODELS_IMAGES_CIFAR_H_
 #define LATE_PHASE_MODELS_IMAGES_CIFAR_H_
 

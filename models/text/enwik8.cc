@@ -123,6 +123,8 @@ absl::Status Enwik8::CreateWithoutText(const Enwik8Options& options, const std::
 }
 
 absl::Status Enwik8::Build(int64_t steps_per_epoch) {
+  // One step of Adam for K minibatches sees 1/√K of their noise.
+  if (options_.late_rate == 0) options_.late_rate = 1 / std::sqrt(options_.members);
   if (absl::Status status = PlanTraining(options_, steps_per_epoch, &plan_); !status.ok()) {
     return status;
   }

@@ -2,8 +2,8 @@
 // of text whose state is carried from chunk to chunk, measured in bits per character (BPC).
 //
 // Three models: "base" is a plain LSTM; "rank1" trains rank-1 factors with it, as one member;
-// "late-phase" is rank1 until T0 and has K members from then on. The control "accumulation" is base
-// with gradients gathered from T0 on.
+// "late-phase" is rank1 until T0 and has K members from then on. Controls of base and of rank1:
+// models/training/recipe.h.
 #ifndef LATE_PHASE_MODELS_TEXT_ENWIK8_H_
 #define LATE_PHASE_MODELS_TEXT_ENWIK8_H_
 
@@ -32,7 +32,7 @@ struct Enwik8Options : Recipe {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double clip_norm = 1;
 
-  bool rank1() const { return model != "base" && !accumulates(); }
+  bool rank1() const { return late_phase() || IsOf("rank1"); }
 };
 
 class Enwik8 : public Task {

@@ -3,9 +3,55 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace late_phase {
+namespace {
+
+struct Control {
+  const char* name;
+  AtT0 at_t0;
+};
+constexpr Control kControls[] = {{"accumulation", AtT0::kAccumulate},
+                                 {"lower-rate", AtT0::kLowerRate},
+                                 {"decay", AtT0::kDecayRate}};
+
+// The name of a control in a model's name; null if it is none.
+const Control* ControlIn(const std::string& model) {
+  for (const Control& control : kControls) {
+    if (model == control.name || absl::EndsWith(model, absl::StrCat("-", control.name))) {
+      return &control;
+    }
+  }
+  return nullptr;
+}
+
+// The factor on all learning rates.
+Schedule RateScale(const Recipe& recipe, double t0, double steps) {
+  switch (recipe.at_t0()) {
+    case AtT0::kLowerRate:
+      return Schedule::PiecewiseLinear({{0, 1}, {t0, 1}, {t0, recipe.late_rate}});
+    case AtT0::kDecayRate:
+      return Schedule::PiecewiseLinear({{t0, 1}, {steps, 0}});
+    default:
+      return 1.0;
+  }
+}
+
+}  // namespace
+
+AtT0 Recipe::at_t0() const {
+  if (model == "late-phase") return AtT0::kMembers;
+  const Control* control = ControlIn(model);
+  return control == nullptr ? AtT0::kNothing : control->at_t0;
+}
+
+bool Recipe::IsOf(const std::string& network) const {
+  const Control* control = ControlIn(model);
+  if (control == nullptr) return model == network;
+  return model == (network == "base" ? control->name : absl::StrCat(network, "-", control->name));
+}
 
 absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan) {
   auto steps = [&](double epochs) { return std::llround(epochs * steps_per_epoch); };
@@ -13,18 +59,24 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
   plan->steps = recipe.steps > 0 ? recipe.steps : steps(recipe.epochs);
   LatePhaseOptions& late_phase = plan->late_phase;
   late_phase = LatePhaseOptions();
-  if (recipe.late_phase() || recipe.accumulates()) {
+  const AtT0 at_t0 = recipe.at_t0();
+  if (at_t0 != AtT0::kNothing) {
     if (recipe.steps == 0 && recipe.t0 >= recipe.epochs) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "`t0` must be less than `epochs`, or no ",
-          recipe.late_phase() ? "member is ever trained" : "gradients are ever gathered",
-          ". Received: t0=", recipe.t0, ", epochs=", recipe.epochs));
+      return absl::InvalidArgumentError(
+          absl::StrCat("`t0` must be less than `epochs`, or ",
+                       at_t0 == AtT0::kMembers      ? "no member is ever trained"
+                       : at_t0 == AtT0::kAccumulate ? "no gradients are ever accumulated"
+                                                    : "the learning rate never falls",
+                       ". Received: t0=", recipe.t0, ", epochs=", recipe.epochs));
     }
     late_phase.start = steps(recipe.t0);
+    late_phase.rate_scale = RateScale(recipe, late_phase.start, plan->steps);
+  }
+  if (at_t0 == AtT0::kMembers || at_t0 == AtT0::kAccumulate) {
     late_phase.base_scale = recipe.gamma;
     late_phase.base_decay_scale = recipe.base_decay_scale;
   }
-  if (recipe.accumulates()) late_phase.cycle = recipe.members;
+  if (at_t0 == AtT0::kAccumulate) late_phase.cycle = recipe.members;
   if (recipe.late_phase()) {
     late_phase.members = recipe.members;
     late_phase.sigma = recipe.sigma;

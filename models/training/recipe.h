@@ -10,12 +10,19 @@
 
 namespace late_phase {
 
-// The model of every program that is no model of "all": a control.
-inline constexpr char kAccumulation[] = "accumulation";
+// What changes at T0. All but kMembers are controls: each does to a plain network a part of what
+// the late phase does, so that the difference is what the members add.
+enum class AtT0 {
+  kNothing,
+  kMembers,     // Algorithm 1
+  kAccumulate,  // its rarer steps alone: gradients are accumulated over K minibatches
+  kLowerRate,   // the learning rates are multiplied by Recipe::late_rate
+  kDecayRate,   // the learning rates fall linearly, to zero at the end of training
+};
 
 struct Recipe {
-  // "base", …, "late-phase"; or "accumulation", base with the late phase's rarer steps alone: from
-  // T0 on, gradients are gathered over `members` minibatches.
+  // A network ("base", "rank1", …); "late-phase"; or a control of a network, "rank1-accumulation",
+  // "rank1-lower-rate", "rank1-decay", without its name if the network is "base".
   std::string model = "late-phase";
   // Folder of another run, whose weights this one starts from; empty: fresh ones.
   std::string pretrained;
@@ -27,6 +34,7 @@ struct Recipe {
   double gamma = 1;             // γ of the base's step
   double base_decay_scale = 1;  // on the base's weight decay, from T0 on
   bool freeze_base = false;     // from T0 on the members alone are trained
+  double late_rate = 0;  // of the control lower-rate; 0: what accumulation's noise corresponds to
   // Epochs before averaging begins, -1: never; the first sample follows swa_every later.
   double swa_start = 40;
   double swa_every = 1;   // epochs
@@ -35,8 +43,10 @@ struct Recipe {
   std::string dtype = "float32";  // or float64
   std::string device;             // "GPU:0"; empty: the CPU
 
-  bool late_phase() const { return model == "late-phase"; }
-  bool accumulates() const { return model == kAccumulation; }
+  AtT0 at_t0() const;
+  bool late_phase() const { return at_t0() == AtT0::kMembers; }
+  // Whether the model is this network, or a control of it.
+  bool IsOf(const std::string& network) const;
 };
 
 // The recipe in minibatches, which depend on the data's size.

@@ -66,7 +66,7 @@ def render(config, results):
     columns = [column for column in COLUMNS if any(column.metric in metrics for metrics in measured)]
     heads = [head, *(column.head for column in columns), "paper: accuracy %"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for model in ("base", "accumulation", "late-phase", "batch-ensemble"):
+    for model in ("base", "late-phase", "accumulation", "lower-rate", "batch-ensemble"):
         mine = [run for run in runs if run["model"] == model]
         for weights, suffix in SETS.items():
             if (model, weights) == ("batch-ensemble", "ensemble"):

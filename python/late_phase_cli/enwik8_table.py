@@ -9,6 +9,15 @@ PAPER = {
     "late-phase": (1.522, 1.633, 1.615),
 }
 NAMES = {"base": "Base", "rank1": "Base + Rank1", "late-phase": "Late-phase Rank1"}
+# What does to a network a part of what the late phase does: the difference is what the members add.
+CONTROLS = {
+    "rank1-accumulation": "Base + Rank1, accumulation without members",
+    "rank1-lower-rate": "Base + Rank1, lower rate from T0 on",
+    "rank1-decay": "Base + Rank1, rate falling to 0 from T0 on",
+    "accumulation": "Base, accumulation",
+    "lower-rate": "Base, lower rate from T0 on",
+    "decay": "Base, rate falling to 0 from T0 on",
+}
 
 
 def bpc(result, split, weights=None):
@@ -24,7 +33,7 @@ def render(results):
         "| bits per character | train | test | test with SWA | paper: train | test | with SWA |",
         "|---|---|---|---|---|---|---|",
     ]
-    for model, name in NAMES.items():
+    for model, name in {**NAMES, **CONTROLS}.items():
         mine = [run for run in runs if run["model"] == model]
         if not mine:
             continue
@@ -33,7 +42,7 @@ def render(results):
             run_table.number([bpc(run, "test", "collapsed") for run in mine]),
             run_table.number([bpc(run, "test", "swa") for run in mine]),
         )
-        paper = tuple(f"{value:.3f}" for value in PAPER[model])
+        paper = tuple(f"{value:.3f}" for value in PAPER[model]) if model in PAPER else ("–",) * 3
         lines.append("| " + " | ".join((name, *ours, *paper)) + " |")
     for run in runs:
         if "members" not in run["test"]:

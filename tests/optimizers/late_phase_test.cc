@@ -34,9 +34,9 @@ using test_util::Values;
 struct Plain {
   Values w, accum = Values(kD), m = Values(kD), v = Values(kD);
   int64_t n = 0;
-  void Apply(const UpdateRule& rule, int64_t t, const Values& gradient, bool frozen = false,
+  void Apply(const UpdateRule& rule, int64_t t, const Values& gradient, double rate_scale,
              double decay_scale = 1) {
-    const double lr = frozen ? 0 : rule.lr.At(t);
+    const double lr = rate_scale * rule.lr.At(t);
     ++n;
     for (int64_t i = 0; i < kD; ++i) {
       const double g = gradient[i] + decay_scale * rule.weight_decay.At(t) * w[i];
@@ -58,7 +58,7 @@ struct Plain {
 struct PlainRun {
   Plain theta;
   std::vector<Plain> phi;
-  Values swa_theta = Values(kD), sum = Values(kD);
+  Values swa_theta = Values(kD), sum = Values(kD), phi_sum = Values(kD);
   std::vector<Values> swa_phi;
 };
 
@@ -96,12 +96,19 @@ PlainRun RunPlain(const Case& c, const Values& theta0, const Values& phi0, int64
         o.clip_norm > 0 ? o.clip_norm / std::max(std::sqrt(norm), o.clip_norm) : 1;
     for (double& d : dtheta) d *= factor;
     for (double& d : dphi) d *= factor;
-    run.phi[k].Apply(c.members, t, dphi);
-    for (int64_t i = 0; i < kD; ++i) run.sum[i] += dtheta[i];
-    if (position == (late ? cycle : 1) - 1) {
-      for (double& d : run.sum) d *= late ? o.base_scale : 1;
-      run.theta.Apply(c.base, t, run.sum, late && o.freeze_base, late ? o.base_decay_scale : 1);
-      run.sum.assign(kD, 0);
+    const double rate = o.rate_scale.At(t), base_rate = late && o.freeze_base ? 0 : rate;
+    auto accumulate = [&](const UpdateRule& rule, const Values& d, Values* sum, Plain* weight) {
+      for (int64_t i = 0; i < kD; ++i) (*sum)[i] += d[i];
+      if (position < (late ? cycle : 1) - 1) return;
+      for (double& value : *sum) value *= late ? o.base_scale : 1;
+      weight->Apply(rule, t, *sum, base_rate, late ? o.base_decay_scale : 1);
+      sum->assign(kD, 0);
+    };
+    accumulate(c.base, dtheta, &run.sum, &run.theta);
+    if (K == 1 && cycle > 1) {
+      accumulate(c.members, dphi, &run.phi_sum, &run.phi[0]);
+    } else {
+      run.phi[k].Apply(c.members, t, dphi, rate);
     }
     if (o.swa_start >= 0 && t + 1 >= o.swa_start && (t + 1 - o.swa_start) % o.swa_every == 0) {
       ++samples;
@@ -127,6 +134,9 @@ void ExpectEqualsPlainLoop(const Case& c, int64_t steps = 23) {
     EXPECT_LE(Difference(state.at("phi"), plain.phi[k].w, k), 1e-12) << "member " << k;
   if (state.count("theta/sum") > 0) {
     EXPECT_LE(Difference(state.at("theta/sum"), plain.sum), 1e-12);
+  }
+  if (state.count("phi/sum") > 0) {
+    EXPECT_LE(Difference(state.at("phi/sum"), plain.phi_sum), 1e-12);
   }
   if (c.options.swa_start >= 0) {
     EXPECT_LE(Difference(state.at("theta/swa"), plain.swa_theta), 1e-12);
@@ -217,12 +227,39 @@ TEST(LatePhaseTest, ControlsOfThePaperAreSettings) {
                     MemberRead::kRow};
   accumulation.options.cycle = 4;
   accumulation.options.base_scale = 0.25;
-  ExpectEqualsPlainLoop(accumulation);
+  for (const UpdateRule& members :
+       {UpdateRule::Sgd(0.1), UpdateRule::Momentum(0.05).WithDecay(0.1), UpdateRule::Adam(0.02)}) {
+    for (const MemberRead read : {MemberRead::kRow, MemberRead::kStack}) {
+      accumulation.members = members;
+      accumulation.read = read;
+      accumulation.options.base_decay_scale = 2;
+      ExpectEqualsPlainLoop(accumulation);
+    }
+  }
   Case frozen{Options(3, 5), UpdateRule::Momentum(0.05), UpdateRule::Sgd(0.1), MemberRead::kRow};
   frozen.options.freeze_base = true;
   ExpectEqualsPlainLoop(frozen);
   ExpectEqualsPlainLoop(
       {Options(3, 0), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), MemberRead::kRow});
+}
+
+TEST(LatePhaseTest, AScaledRateEqualsThePlainLoop) {
+  const Schedule jump = Schedule::PiecewiseLinear({{0, 1}, {5, 1}, {5, 0.3}}),
+                 decay = Schedule::PiecewiseLinear({{5, 1}, {23, 0}});
+  for (const Schedule& scale : {jump, decay}) {
+    for (const int64_t members : {1, 3}) {
+      Case c{Options(members, 5), UpdateRule::Momentum(0.05).WithDecay(0.01),
+             UpdateRule::Adam(Schedule::Epochs(4, {{1, 0.1}, {3, 0.02}})), MemberRead::kRow};
+      c.options.rate_scale = scale;
+      ExpectEqualsPlainLoop(c);
+      c.options.freeze_base = true;
+      ExpectEqualsPlainLoop(c);
+    }
+  }
+  Case c{Options(3, 5)};
+  c.options.rate_scale = Schedule::PiecewiseLinear({});
+  EXPECT_TRUE(
+      absl::StrContains(Problem(c).status.message(), "`rate_scale` must have finite knots"));
 }
 
 TEST(LatePhaseTest, SpawningAddsNoiseOfItsOwnPerMember) {

@@ -25,14 +25,14 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, files):
-    """Both models."""
+    """All models."""
     out = tmp_path_factory.mktemp("runs") / "all"
     program_runs.train("cifar", files, out, "--model", "all", *SMALL)
     return str(out)
 
 
 def test_a_run_holds_what_the_tools_read(trained):
-    assert sorted(os.listdir(trained)) == ["base", "config.toml", "late-phase", "results.json"]
+    assert sorted(os.listdir(trained)) == ["accumulation", "base", "config.toml", "late-phase", "results.json"]
     run = os.path.join(trained, "late-phase")
     events = [name for name in os.listdir(run) if name.startswith("events.out.tfevents.")]
     assert len(events) == 1
@@ -46,7 +46,7 @@ def test_a_run_holds_what_the_tools_read(trained):
     assert results["test"].keys() == {*SETS, "members"} and len(results["test"]["members"]) == 3
     for figures in [*results["validation"].values(), *results["test"]["members"], *(results["test"][name] for name in SETS)]:
         assert sorted(figures) == sorted(FIGURES)
-    assert program_runs.read_results(trained)["runs"][1] == results
+    assert program_runs.read_results(trained)["runs"][2] == results
     metrics = program_runs.read_metrics(run)
     # The lines before the fork are those of the run it was forked from.
     assert [line["step"] for line in metrics if line["kind"] == "train"] == [4, 8, 12, 16, 20, 24]
@@ -63,9 +63,10 @@ def test_members_and_their_ensemble_are_told_apart(trained):
     assert test["ensemble"]["nll"] <= numpy.mean(members)
 
 
-def test_a_fork_equals_a_run_of_its_own(tmp_path, files, trained):
-    program_runs.train("cifar", files, tmp_path / "own", "--model", "late-phase", *SMALL)
-    forked = os.path.join(trained, "late-phase")
+@pytest.mark.parametrize("model", ["late-phase", "accumulation"])
+def test_a_fork_equals_a_run_of_its_own(tmp_path, files, trained, model):
+    program_runs.train("cifar", files, tmp_path / "own", "--model", model, *SMALL)
+    forked = os.path.join(trained, model)
     program_runs.assert_same_bits(program_runs.read_checkpoint(tmp_path / "own"), program_runs.read_checkpoint(forked))
     own, forked = program_runs.read_results(tmp_path / "own"), program_runs.read_results(forked)
     for figures in ("train", "validation", "test"):
@@ -161,7 +162,7 @@ def test_a_set_that_can_be_learnt_is_learnt(tmp_path):
         ("--momentum 1", "`momentum` must be a number in [0, 1). Received: momentum=1"),
         ("--member-weight-decay -2", "`member_weight_decay` must be a number >= 0, or -1. Received: member_weight_decay=-2"),
         ("--flip maybe", "flip"),
-        ("--model rank1", "base, late-phase, all, accumulation"),
+        ("--model rank1", "all, all-controls, base, lower-rate, accumulation, late-phase, batch-ensemble"),
         ("--dataset svhn", "cifar10, cifar100"),
     ],
 )

@@ -86,22 +86,46 @@ TEXT = ("--units 12 --embedding 8 --batch 8 --sequence 20 --train-characters 160
         "--members 3 --t0 0.5 --swa-start -1 --epochs 3").split()
 
 
-def test_accumulation_of_enwik8_is_base_until_t0_and_then_rests_within_cycles(tmp_path):
+@pytest.mark.parametrize("network, control, own", [("base", "accumulation", 6), ("rank1", "rank1-accumulation", 8)])
+def test_accumulation_of_enwik8_is_the_network_until_t0_and_then_rests_within_cycles(tmp_path, network, control, own):
     text = enwik8_text.write_text(tmp_path / "text", 4000)
     weights = {}
-    for model, steps in (("base", 5), ("accumulation", 5), ("accumulation", 7), ("accumulation", 8)):
+    for model, steps in ((network, 5), (control, 5), (control, 7), (control, 8)):
         run = tmp_path / model
         arguments = ("--resume",) if run.exists() else (*TEXT, "--model", model)
         program_runs.train("enwik8", text, run, *arguments, "--steps", steps)
         weights[model, steps] = program_runs.read_checkpoint(run)
-    names = [name.removesuffix("/sum") for name in weights["accumulation", 5] if name.endswith("/sum")]
-    assert len(names) == 6 and weights["base", 5].keys() == weights["accumulation", 5].keys() - {name + "/sum" for name in names}
+    names = [name.removesuffix("/sum") for name in weights[control, 5] if name.endswith("/sum")]
+    assert len(names) == own and weights[network, 5].keys() == weights[control, 5].keys() - {name + "/sum" for name in names}
     for name in names:
-        at_t0 = weights["accumulation", 5][name]
-        assert (at_t0 == weights["base", 5][name]).all() and (at_t0 == weights["accumulation", 7][name]).all(), name
-        assert (at_t0 != weights["accumulation", 8][name]).any(), name
-    assert [weights["accumulation", steps][names[0] + "/count"] for steps in (5, 7, 8)] == [5, 5, 6]
-    assert "u" not in late_phase.checkpoint.read(tmp_path / "accumulation") and late_phase.checkpoint.keras_model(tmp_path / "accumulation")
+        at_t0 = weights[control, 5][name]
+        assert (at_t0 == weights[network, 5][name]).all() and (at_t0 == weights[control, 7][name]).all(), name
+        assert (at_t0 != weights[control, 8][name]).any(), name
+    assert [weights[control, steps][names[0] + "/count"] for steps in (5, 7, 8)] == [5, 5, 6]
+    assert ("u" in late_phase.checkpoint.read(tmp_path / control)) == (network == "rank1")
+    assert late_phase.checkpoint.keras_model(tmp_path / control)
+
+
+@pytest.mark.parametrize("network", ["base", "rank1"])
+def test_rates_of_enwik8_fall_from_t0_on(tmp_path, network):
+    """From the same state a control's step is the network's, times the factor on the rate. T0 is step 5."""
+    text = enwik8_text.write_text(tmp_path / "text", 4000)
+    flags = (*TEXT, "--dtype", "float64", "--member-learning-rate", 1e-4)
+    plain = {}
+    for steps in (5, 6, 7):
+        program_runs.train("enwik8", text, tmp_path / network, *(("--resume",) if plain else (*flags, "--model", network)), "--steps", steps)
+        plain[steps] = program_runs.read_checkpoint(tmp_path / network)
+    prefix = "" if network == "base" else network + "-"
+    # With 7 steps in all the rate falls from 1 at step 5 to 0 at step 7.
+    for control, steps, factor in (("lower-rate", 6, 3**-0.5), ("lower-rate --late-rate 0.2", 6, 0.2), ("decay", 7, 0.5)):
+        program_runs.train("enwik8", text, tmp_path / control.replace(" ", ""), *flags, "--model", *(prefix + control).split(), "--steps", steps)
+        ours = program_runs.read_checkpoint(tmp_path / control.replace(" ", ""))
+        names = [name.removesuffix("/m") for name in ours if name.endswith("/m")]
+        assert len(names) == (6 if network == "base" else 8)
+        for name in names:
+            before, after = plain[steps - 1][name], plain[steps][name]
+            numpy.testing.assert_allclose(ours[name] - before, factor * (after - before), rtol=1e-9, atol=1e-15, err_msg=f"{control}: {name}")
+            assert (after != before).any(), name
 
 
 def test_enwik8_starts_from_a_run_with_the_same_characters_alone(tmp_path):
@@ -244,7 +268,7 @@ def test_what_cannot_be_started_from_is_named(tmp_path, small_files, trained, pr
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("--model accumulation --t0 2", "`t0` must be less than `epochs`, or no gradients are ever gathered. Received: t0=2, epochs=2"),
+        ("--model accumulation --t0 2", "`t0` must be less than `epochs`, or no gradients are ever accumulated. Received: t0=2, epochs=2"),
         ("--model late-phase --late-batch-norm false --late-head false", "`members` must be 1 if no weight has any"),
         ("--model base --swag-rank 4", "`swag_rank` must be 0 without SWA"),
         ("--model late-phase --swag-rank 4 --swa-start 1.5", "`swag_rank` must be 0 with members, because SWAG describes one model"),

@@ -15,6 +15,7 @@ from tests.support import enwik8_text, program_runs
 # Ten minibatches an epoch.
 SMALL = ("--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 --validation-characters 0 --test-characters 0 "
          "--members 3 --t0 1.2 --swa-start 2 --swa-every 0.5 --epochs 3 --log-every 5").split()
+CLIPPED = (*SMALL, "--units", 150, "--clip-norm", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, text):
-    """All three models."""
+    """The paper's three models, and accumulation."""
     out = tmp_path_factory.mktemp("runs") / "all"
     program_runs.train("enwik8", text, out, "--model", "all", *SMALL)
     return str(out)
@@ -42,7 +43,7 @@ def test_paper_network_has_its_size_and_begins_at_chance(tmp_path):
 
 
 def test_a_run_holds_what_the_tools_read(trained):
-    assert sorted(os.listdir(trained)) == ["base", "config.toml", "late-phase", "rank1", "results.json"]
+    assert sorted(os.listdir(trained)) == ["base", "config.toml", "late-phase", "rank1", "rank1-accumulation", "results.json"]
     run = os.path.join(trained, "late-phase")
     events = [name for name in os.listdir(run) if name.startswith("events.out.tfevents.")]
     assert len(events) == 1
@@ -53,7 +54,7 @@ def test_a_run_holds_what_the_tools_read(trained):
     assert results["steps"] == 30 and results["epochs"] == 3 and len(results["test"]["members"]) == 3
     assert results["input_wait"] < 0.5 and results["seconds"] > 0
     whole = program_runs.read_results(trained)
-    assert [run["model"] for run in whole["runs"]] == ["base", "rank1", "late-phase"] and whole["runs"][2] == results
+    assert [run["model"] for run in whole["runs"]] == ["base", "rank1", "rank1-accumulation", "late-phase"] and whole["runs"][3] == results
     metrics = program_runs.read_metrics(run)
     # The lines before the fork are those of the run it was forked from; SWA's first sample comes half an epoch after its start.
     assert [line["step"] for line in metrics if line["kind"] == "train"] == [5, 10, 15, 20, 25, 30]
@@ -71,14 +72,29 @@ def test_members_and_their_ensemble_are_told_apart(trained):
     assert test["ensemble"]["bpc"] <= numpy.mean(members)
 
 
-def test_fork_equals_a_run_of_its_own(tmp_path, text):
-    flags = (*SMALL, "--units", 150, "--clip-norm", 0.001)  # clipping is active
-    program_runs.train("enwik8", text, tmp_path / "all", "--model", "all", *flags)
-    program_runs.train("enwik8", text, tmp_path / "full", "--model", "late-phase", *flags)
-    forked = tmp_path / "all" / "late-phase"
+@pytest.fixture(scope="module")
+def with_controls(tmp_path_factory, text):
+    """Every model, of a network whose gradients are clipped."""
+    out = tmp_path_factory.mktemp("runs") / "all-controls"
+    program_runs.train("enwik8", text, out, "--model", "all-controls", *CLIPPED)
+    return out
+
+
+@pytest.mark.parametrize("model", ["late-phase", "accumulation", "rank1-accumulation", "lower-rate", "rank1-decay"])
+def test_fork_equals_a_run_of_its_own(tmp_path, text, with_controls, model):
+    program_runs.train("enwik8", text, tmp_path / "full", "--model", model, *CLIPPED)
+    forked = with_controls / model
     program_runs.assert_same_bits(program_runs.read_checkpoint(tmp_path / "full"), program_runs.read_checkpoint(forked))
     full, forked = program_runs.read_results(tmp_path / "full"), program_runs.read_results(forked)
     assert full["train"] == forked["train"] and full["test"] == forked["test"]
+
+
+def test_all_controls_are_every_network_with_every_control(with_controls):
+    models = [run["model"] for run in program_runs.read_results(with_controls)["runs"]]
+    controls = ("accumulation", "lower-rate", "decay")
+    assert sorted(models) == sorted(["base", "rank1", "late-phase", *controls, *(f"rank1-{control}" for control in controls)])
+    # What evaluates a folder of several models takes the last one.
+    assert models[-1] == "late-phase"
 
 
 def test_base_and_rank1_start_from_the_same_weights(tmp_path, text):
@@ -158,7 +174,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, checkpoint_ever
         ("--gamma 2", "`gamma` must be a number in (0, 1]. Received: gamma=2"),
         ("--learning-rate nan", "`learning_rate` must be a number > 0. Received: learning_rate=nan"),
         ("--dtype float16", "float32, float64"),
-        ("--model rank2", "base, rank1, late-phase, all, accumulation"),
+        ("--model rank2", "all, all-controls, base, rank1, accumulation, lower-rate, decay"),
         ("--device GPU:7", "`device` must be one of CPU:0"),
         ("--threads 0", "threads"),
         ("--train-characters 5000", "`train_characters` must be in [0, 3600], the training part of the text. Received: train_characters=5000"),

@@ -334,7 +334,7 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
         ("--model accumulation --late-rank1 true", "the control accumulation must be of plain kernels, none of whose weights have members"),
         ("--model batch-ensemble --hypernetwork true", "Received: hypernetwork=true, model=batch-ensemble"),
         ("--model batch-ensemble --late-all true", "batch-ensemble must be chosen. Received: late_all=true, model=batch-ensemble"),
-        ("--model ensemble", "base, late-phase, all, accumulation, batch-ensemble"),
+        ("--model ensemble", "all, all-controls, base, lower-rate, accumulation, late-phase, batch-ensemble"),
     ],
 )
 def test_bad_settings_name_the_rule_and_the_value(tmp_path, files, arguments, message):

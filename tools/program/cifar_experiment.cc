@@ -18,8 +18,12 @@ const Program& CifarExperiment::program() const {
       "the cache",
       /*preset=*/"convnet-quick",
       /*items=*/"images",
-      /*models=*/{"base", "late-phase"},
-      /*other_models=*/{kAccumulation, "batch-ensemble"},
+      /*models=*/
+      {{"base", "", "all"},
+       {"lower-rate", "base", "all-controls"},
+       {"accumulation", "base", "all"},
+       {"late-phase", "base", "all"},
+       {"batch-ensemble", "", ""}},
       /*progress=*/{"loss", "loss", 3, " loss"},
       /*columns=*/
       {{"accuracy", "accuracy %", 2, " %", 100},

@@ -16,8 +16,16 @@ const Program& Enwik8Experiment::program() const {
       "enwik8, raw, .gz or .zip, or its folder; else LATE_PHASE_DATA, the cache, or fetched once",
       /*preset=*/"quick",
       /*items=*/"characters",
-      /*models=*/{"base", "rank1", "late-phase"},
-      /*other_models=*/{kAccumulation},
+      /*models=*/
+      {{"base", "", "all"},
+       {"rank1", "", "all"},
+       {"accumulation", "base", "all-controls"},
+       {"lower-rate", "base", "all-controls"},
+       {"decay", "base", "all-controls"},
+       {"rank1-lower-rate", "rank1", "all-controls"},
+       {"rank1-decay", "rank1", "all-controls"},
+       {"rank1-accumulation", "rank1", "all"},
+       {"late-phase", "rank1", "all"}},
       /*progress=*/{"bpc", "BPC", 3, " bpc"},
       /*columns=*/{{"bpc", "BPC", 4, " bpc"}},
       /*network_settings=*/{"units", "embedding"}};

@@ -15,12 +15,14 @@ std::string Column::Number(const Metrics& metrics) const {
 SettingList Experiment::Settings() {
   Recipe* r = &recipe();
   program_name_ = program().name;
-  std::vector<std::string> models = program().models;
-  models.push_back("all");
-  models.insert(models.end(), program().other_models.begin(), program().other_models.end());
+  std::vector<std::string> models = {"all", "all-controls"};
+  for (const Program::Model& model : program().models) models.push_back(model.name);
   SettingList settings = {
       Choice("program", "what this is a run of", {program_name_}, &program_name_),
-      Choice("model", "the network to train, or all of the compared ones", models, &r->model),
+      Choice(
+          "model",
+          "what to train; \"all\": the compared models; \"all-controls\": these and every control",
+          models, &r->model),
       Text("pretrained", "folder of a run whose weights this one starts from; empty: fresh ones",
            &r->pretrained),
       Integer("seed", "of the weights and the members' noise", 0, kMany, &r->seed),
@@ -44,6 +46,10 @@ SettingList Experiment::Settings() {
                       "on the base's weight decay once its gradients are accumulated; 1 is the "
                       "paper's, members times gamma keeps its balance with SGD's gradients",
                       &r->base_decay_scale),
+          NotNegative("late_rate",
+                      "factor on the learning rates from T0 on, of the control lower-rate; 0: "
+                      "1/sqrt(members) with Adam, 1/members with SGD",
+                      &r->late_rate),
           Boolean("freeze_base", "once there are members, they alone are trained", &r->freeze_base),
           Real(
               "swa_start", "epochs before averaging over time begins; -1: never", "a number >= -1",

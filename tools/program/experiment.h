@@ -33,11 +33,16 @@ struct Program {
   std::string data_help;    // of --data
   std::string preset;       // taken if none is given
   std::string items;        // what minibatches consist of: "characters"
-  // Those of "all". The last one is forked from the one before it at T0.
-  std::vector<std::string> models;
-  std::vector<std::string> other_models;  // trained only when asked for by name
-  Column progress;                        // of the training loss (Task::OfLoss)
-  std::vector<Column> columns;            // of a trained model (Task::Evaluate)
+  struct Model {
+    std::string name;
+    std::string fork_of;  // the model that it is until T0; empty: none
+    std::string group;    // "all" or "all-controls", which it is trained in; empty: neither
+  };
+  // In the order in which they are trained, each after what it is forked from. "all-controls" has
+  // the models of "all", too.
+  std::vector<Model> models;
+  Column progress;              // of the training loss (Task::OfLoss)
+  std::vector<Column> columns;  // of a trained model (Task::Evaluate)
   // Settings that must be the same in a run whose weights another one starts from.
   std::vector<std::string> network_settings;
 };

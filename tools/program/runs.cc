@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,22 +32,25 @@ std::string FindRun(const std::string& dir) {
 
 std::vector<PlannedRun> PlanRuns(const Experiment& experiment, const std::string& out) {
   const Recipe& recipe = experiment.recipe();
-  const bool all = recipe.model == "all";
-  const std::vector<std::string> models =
-      all ? experiment.program().models : std::vector<std::string>{recipe.model};
+  const bool controls = recipe.model == "all-controls", several = controls || recipe.model == "all";
   std::vector<PlannedRun> runs;
   for (int64_t i = 0; i < experiment.seeds; ++i) {
     const int64_t seed = recipe.seed + i;
     const std::string parent = experiment.seeds > 1 ? absl::StrCat(out, "/seed-", seed) : out;
-    for (size_t m = 0; m < models.size(); ++m) {
-      PlannedRun run{experiment.Copy(), all ? parent + "/" + models[m] : parent, "", false};
+    std::map<std::string, size_t> planned;  // of this seed, by model
+    for (const Program::Model& model : experiment.program().models) {
+      const bool chosen = several ? model.group == "all" || (controls && !model.group.empty())
+                                  : model.name == recipe.model;
+      if (!chosen) continue;
+      PlannedRun run{experiment.Copy(), several ? parent + "/" + model.name : parent, "", false};
       run.experiment->seeds = 1;
       run.experiment->recipe().seed = seed;
-      run.experiment->recipe().model = models[m];
-      if (m > 0 && m + 1 == models.size()) {
-        run.fork_from = runs.back().folder;
-        runs.back().keep_fork = true;
+      run.experiment->recipe().model = model.name;
+      if (const auto same = planned.find(model.fork_of); same != planned.end()) {
+        run.fork_from = runs[same->second].folder;
+        runs[same->second].keep_fork = true;
       }
+      planned[model.name] = runs.size();
       runs.push_back(std::move(run));
     }
   }

@@ -157,7 +157,7 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
   } else if (CanFork(planned)) {
     Require(run->Fork(ForkOf(planned)));
     Require(RunFolder::CopyMetrics(planned.fork_from, planned.folder, run->step()));
-    std::fprintf(stderr, "%s: forked from %s at step %ld, where the members begin\n", name.c_str(),
+    std::fprintf(stderr, "%s: forked from %s at step %ld, where they part\n", name.c_str(),
                  fs::path(planned.fork_from).filename().c_str(), long{run->step()});
   } else if (!planned.experiment->recipe().pretrained.empty()) {
     const std::string pretrained = PretrainedCheckpoints(planned.experiment.get());

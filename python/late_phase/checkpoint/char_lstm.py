@@ -43,10 +43,11 @@ def build(config, contents):
     }
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     x = keras.layers.Embedding(vocabulary, config["embedding"], embeddings_initializer=near_zero, **named("embedding"))(tokens)
-    if config["model"] in ("base", "accumulation"):
-        x = keras.layers.LSTM(**lstm)(x)
-    else:
+    # The controls of a network are called after it.
+    if config["model"] == "late-phase" or config["model"].startswith("rank1"):
         x = Rank1LSTM(members=contents.members, u_initializer=near_one, v_initializer=near_one, **lstm)(x)
+    else:
+        x = keras.layers.LSTM(**lstm)(x)
     logits = keras.layers.Dense(vocabulary, kernel_initializer=near_zero, bias_initializer=near_zero, **named("softmax"))(x)
     return keras.Model(tokens, logits, name="char_lstm")
 

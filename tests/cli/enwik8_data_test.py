@@ -331,6 +331,7 @@ def index_of(files, archive):
 
 def without_pip(monkeypatch, site, files, archive):
     monkeypatch.setattr(enwik8_data, "has_pip", lambda: False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)  # pip, if it were called, would find nothing
     address = site(index_of(files, archive))
     return dataclasses.replace(TEXT, index=address.rpartition("/")[0])
 

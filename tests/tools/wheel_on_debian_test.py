@@ -15,13 +15,16 @@ from tests.support import wheel_user
 RELEASE, PYTHON = "trixie", "3.13"
 # What of this system leads to its package sources.
 NETWORK = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+ENVIRONMENT = wheel_user.environment() | {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("root"))
     command = ["debootstrap", "--variant=minbase", "--include=python3-venv", RELEASE, folder]
-    made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    made = subprocess.run(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert made.returncode == 0, made.stdout[-2000:]
     for path in filter(os.path.exists, NETWORK):
         os.makedirs(os.path.dirname(folder + path), exist_ok=True)
@@ -34,7 +37,7 @@ def run(root, *command):
     """In the root file system, in its folder /home."""
     return subprocess.run(
         ["unshare", f"--mount-proc={root}/proc", "chroot", root, "env", "-C", "/home", *command],
-        env=wheel_user.environment() | {"HOME": "/root", "PATH": os.defpath},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
     )

@@ -290,6 +290,10 @@ Operation LatePhase::Update(const tensorflow::Scope& scope, Weight* weight, cons
   const bool base = Accumulates(*weight);
   const Output &lr = values.lr, &scale = values.scale;
   const Output decay = weight->decays ? values.decay : Scalar(0.0);
+  // A base update takes the gradient of the whole variable, here a stack of one row.
+  if (base && weight->late_phase && !weight->reads_stack) {
+    gradient = tf_ops::ExpandDims(scope_, gradient, 0);
+  }
   auto slot = [&](const char* suffix) {
     const Output handle =
         ZeroVariable(absl::StrCat(weight->name, "/", suffix), dtype_, weight->shape);

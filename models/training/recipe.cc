@@ -63,11 +63,9 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
   if (at_t0 != AtT0::kNothing) {
     if (recipe.steps == 0 && recipe.t0 >= recipe.epochs) {
       return absl::InvalidArgumentError(
-          absl::StrCat("`t0` must be less than `epochs`, or ",
-                       at_t0 == AtT0::kMembers      ? "no member is ever trained"
-                       : at_t0 == AtT0::kAccumulate ? "no gradients are ever accumulated"
-                                                    : "the learning rate never falls",
-                       ". Received: t0=", recipe.t0, ", epochs=", recipe.epochs));
+          absl::StrCat("`t0` must be less than `epochs`, or the late phase never begins"
+                       ". Received: t0=",
+                       recipe.t0, ", epochs=", recipe.epochs));
     }
     late_phase.start = steps(recipe.t0);
     late_phase.rate_scale = RateScale(recipe, late_phase.start, plan->steps);

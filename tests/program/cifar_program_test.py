@@ -155,7 +155,7 @@ def test_a_set_that_can_be_learnt_is_learnt(tmp_path):
         ("--network wrn --depth 994 --width 1000", "the network must fit into memory"),
         ("--train-images 76", "`train_images` must be at most 75, the training images that are not held out for validation. Received: train_images=76"),
         ("--validation-images 100", "`validation_images` must be less than 100, the training images. Received: validation_images=100"),
-        ("--t0 3", "`t0` must be less than `epochs`, or no member is ever trained. Received: t0=3, epochs=3"),
+        ("--t0 3", "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=3, epochs=3"),
         ("--swa-start 1", "`swa_start` must be at least `t0`"),
         ("--anneal-start 2 --anneal-end 1", "`anneal_end` must be at least `anneal_start`. Received: anneal_end=1, anneal_start=2"),
         ("--final-learning-rate 0", "`final_learning_rate` must be a number > 0"),
@@ -194,7 +194,7 @@ def test_missing_and_damaged_data_is_named(tmp_path, damage, message):
 
 @pytest.mark.parametrize("split", ["test", "validation"])
 def test_eval_gives_the_figures_of_the_run(files, trained, split):
-    figures = program_runs.read_results(trained)["runs"][1][split]
+    figures = program_runs.read_results(trained)["runs"][-1][split]
     result = program_runs.run("eval", trained, "--data", files, "--split", split, "--threads", 2)
     assert result.returncode == 0, result.stderr
     head, rule, *rows = [line for line in result.stdout.splitlines() if line.startswith("|")]

@@ -268,7 +268,7 @@ def test_what_cannot_be_started_from_is_named(tmp_path, small_files, trained, pr
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("--model accumulation --t0 2", "`t0` must be less than `epochs`, or no gradients are ever accumulated. Received: t0=2, epochs=2"),
+        ("--model accumulation --t0 2", "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=2, epochs=2"),
         ("--model late-phase --late-batch-norm false --late-head false", "`members` must be 1 if no weight has any"),
         ("--model base --swag-rank 4", "`swag_rank` must be 0 without SWA"),
         ("--model late-phase --swag-rank 4 --swa-start 1.5", "`swag_rank` must be 0 with members, because SWAG describes one model"),

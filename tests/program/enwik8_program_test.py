@@ -169,7 +169,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, checkpoint_ever
     [
         ("--preset slow", "`preset` must be"),
         ("--members 1", "`members` must be an integer in [2, 1000]. Received: members=1"),
-        ("--t0 3", "`t0` must be less than `epochs`, or no member is ever trained. Received: t0=3, epochs=3"),
+        ("--t0 3", "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=3, epochs=3"),
         ("--swa-start 1", "`swa_start` must be at least `t0`"),
         ("--gamma 2", "`gamma` must be a number in (0, 1]. Received: gamma=2"),
         ("--learning-rate nan", "`learning_rate` must be a number > 0. Received: learning_rate=nan"),

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the wheel holds compiled code, but code that is tied to no version of Python."""
+"""What pyproject.toml cannot say: the wheel holds compiled code, tied to no version of Python."""
 
 import os
 
@@ -16,14 +16,14 @@ class CompiledDistribution(Distribution):
 
 class Wheel(bdist_wheel):
     def get_tag(self):
-        """TensorFlow loads the library and a child process runs the program; Python does neither: py3-none-PLATFORM."""
+        """py3-none-PLATFORM: TensorFlow loads the library, and the program runs by itself."""
         return ("py3", "none", super().get_tag()[2])
 
     def run(self):
         missing = [path for path in BUILT if not os.path.exists(path)]
         if missing:
             raise SystemExit(
-                f"late_phase: there is no {' and no '.join(missing)}. Bazel builds what is compiled: "
+                f"late_phase: there is no {' and no '.join(missing)}. Bazel builds that: "
                 "make a wheel with `tools/latephase wheel --out DIR` and install that."
             )
         super().run()

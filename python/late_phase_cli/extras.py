@@ -1,4 +1,4 @@
-"""Packages that only some commands need. The wheel does not require them; its extras do (pyproject.toml)."""
+"""Packages that only some commands need: not requirements of the wheel, but of its extras."""
 
 import importlib
 

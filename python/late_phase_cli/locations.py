@@ -1,8 +1,8 @@
-"""Where things are: the C++ program, its presets and TensorFlow's libraries, the cache, the repository.
+"""Where things are: the C++ program, its presets, TensorFlow's libraries, cache and repository.
 
-tools/latephase says where the repository is (LATE_PHASE_PROJECT). Elsewhere the wheel was installed,
-which has the program and the presets in this package. LATE_PHASE_PROGRAM and LATE_PHASE_PRESETS name
-others.
+tools/latephase says where the repository is (LATE_PHASE_PROJECT). Elsewhere the wheel was
+installed, which has the program and the presets in this package. LATE_PHASE_PROGRAM and
+LATE_PHASE_PRESETS name others.
 """
 
 import contextlib
@@ -66,10 +66,10 @@ def _find(variable, path):
 
 
 def libraries():
-    """The environment, besides the present one, in which the program finds TensorFlow's libraries.
+    """What the program's environment must have for it to find TensorFlow's libraries.
 
-    The program of the wheel looks for them in the folder `tensorflow` beside this package, where pip
-    puts it. The two are apart where one was installed for a user and the other for all users.
+    The program of the wheel looks for them in the folder `tensorflow` beside this package, where
+    pip puts it. The two are apart where one was installed for a user and the other for all users.
     """
     if repository() or "LATE_PHASE_PROGRAM" in os.environ:
         return {}  # Bazel has written into the program where they are.
@@ -83,7 +83,9 @@ def libraries():
 
 def _tensorflow():
     """The folder of the TensorFlow that Python would import, without importing it."""
-    (required,) = (text for text in metadata.requires("late-phase") if text.startswith("tensorflow"))
+    (required,) = (
+        text for text in metadata.requires("late-phase") if text.startswith("tensorflow")
+    )
     spec = importlib.util.find_spec("tensorflow")
     if spec is None:
         raise Missing(f"TensorFlow is not installed: pip install '{required}'")

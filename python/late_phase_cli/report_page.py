@@ -1,7 +1,7 @@
 """What the templates of a report are given: tables, pictures, sections. Knows nothing of runs.
 
-The HTML itself is in templates/report. Jinja2 escapes every text on its way into a page, so no name of
-a run, a setting or a file can become markup.
+The HTML itself is in templates/report. Jinja2 escapes every text on its way into a page, so no name
+of a run, a setting or a file can become markup.
 """
 
 import base64
@@ -15,7 +15,7 @@ jinja2 = extras.need("jinja2", "plots", "a report")
 
 @dataclasses.dataclass
 class Cell:
-    """A text in a table, and how it is shown: "number", "best", "differs", "start" (of a group of columns)."""
+    """A text in a table, and how it is shown: "number", "best", "differs", "start" of a group."""
 
     text: str
     classes: list = dataclasses.field(default_factory=list)
@@ -33,7 +33,8 @@ class Table:
 
     def __post_init__(self):
         self.heads, *self.rows = (
-            [cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in (self.heads, *self.rows)
+            [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
+            for row in (self.heads, *self.rows)
         )
 
 
@@ -46,7 +47,7 @@ class Picture:
 
 @dataclasses.dataclass
 class Section:
-    """Shown by the template `kind`.html, which is given `content`, and followed by the evaluation if there is one."""
+    """Shown by the template `kind`.html, which is given `content`; then the evaluation, if any."""
 
     kind: str
     title: str
@@ -64,7 +65,8 @@ def drawing(figure, alt):
     """A matplotlib figure, sharp at every size. It is closed."""
     data = io.BytesIO()
     try:
-        with plot_style.pyplot.rc_context({"svg.hashsalt": "late_phase"}):  # the same page for the same runs
+        # The same page for the same runs.
+        with plot_style.pyplot.rc_context({"svg.hashsalt": "late_phase"}):
             figure.savefig(data, format="svg", metadata={"Date": None})
     finally:
         plot_style.pyplot.close(figure)

@@ -13,7 +13,8 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it():
     with pytest.raises(extras.MissingExtra) as error:
         extras.need("no_such_package.part", "plots", "drawing plots")
     assert str(error.value) == (
-        "drawing plots needs no_such_package, which is not installed: pip install 'late_phase[plots]'"
+        "drawing plots needs no_such_package, which is not installed: "
+        "pip install 'late_phase[plots]'"
     )
 
 

@@ -13,14 +13,23 @@ from late_phase_cli import locations
 @pytest.fixture(autouse=True)
 def installed(tmp_path, monkeypatch):
     """A site-packages in which the wheel has been installed, and TensorFlow beside it."""
-    for name in ("LATE_PHASE_PROJECT", "LATE_PHASE_PROGRAM", "LATE_PHASE_PRESETS", "LD_LIBRARY_PATH"):
+    for name in (
+        "LATE_PHASE_PROJECT",
+        "LATE_PHASE_PROGRAM",
+        "LATE_PHASE_PRESETS",
+        "LD_LIBRARY_PATH",
+    ):
         monkeypatch.delenv(name, raising=False)
     packages = tmp_path / "site-packages"
     for folder in ("late_phase_cli/bin", "late_phase_cli/presets", "tensorflow"):
         (packages / folder).mkdir(parents=True)
     (packages / "late_phase_cli/bin/latephase_program").touch()
     monkeypatch.setattr(locations, "_PACKAGE", str(packages / "late_phase_cli"))
-    monkeypatch.setattr(metadata, "requires", lambda name: ["keras>=3.15", "tensorflow<2.22,>=2.21", "x; extra == 'y'"])
+    monkeypatch.setattr(
+        metadata,
+        "requires",
+        lambda name: ["keras>=3.15", "tensorflow<2.22,>=2.21", "x; extra == 'y'"],
+    )
     set_tensorflow(monkeypatch, packages / "tensorflow", "2.21.0")
     return packages
 
@@ -58,7 +67,10 @@ def test_the_repository_has_them_where_bazel_puts_them(tmp_path, monkeypatch):
     assert locations.libraries() == {}
 
 
-@pytest.mark.parametrize("variable, find", [("LATE_PHASE_PROGRAM", locations.program), ("LATE_PHASE_PRESETS", locations.presets)])
+@pytest.mark.parametrize(
+    "variable, find",
+    [("LATE_PHASE_PROGRAM", locations.program), ("LATE_PHASE_PRESETS", locations.presets)],
+)
 def test_the_environment_comes_first(tmp_path, monkeypatch, variable, find):
     monkeypatch.setenv("LATE_PHASE_PROJECT", "/nowhere")
     monkeypatch.setenv(variable, str(tmp_path))
@@ -66,22 +78,31 @@ def test_the_environment_comes_first(tmp_path, monkeypatch, variable, find):
     monkeypatch.setenv(variable, f"{tmp_path}/gone")
     with pytest.raises(locations.Missing) as error:
         find()
-    assert str(error.value) == f"`{variable}` must name what exists. Received: {variable}={tmp_path}/gone"
+    assert (
+        str(error.value)
+        == f"`{variable}` must name what exists. Received: {variable}={tmp_path}/gone"
+    )
 
 
-@pytest.mark.parametrize("what, find", [("bin/latephase_program", locations.program), ("presets", locations.presets)])
+@pytest.mark.parametrize(
+    "what, find", [("bin/latephase_program", locations.program), ("presets", locations.presets)]
+)
 def test_a_package_without_them_says_how_to_get_them(installed, what, find):
     path = installed / "late_phase_cli" / what
     path.unlink() if path.is_file() else path.rmdir()
     with pytest.raises(locations.Missing) as error:
         find()
     assert str(error.value).startswith(f"{path} is missing.")
-    assert "tools/latephase" in str(error.value) and "pip install late_phase-*.whl" in str(error.value)
+    assert "tools/latephase" in str(error.value) and "pip install late_phase-*.whl" in str(
+        error.value
+    )
 
 
 @pytest.mark.parametrize("others", [None, "/opt/lib"])
 @pytest.mark.parametrize("is_beside", [True, False])
-def test_a_tensorflow_elsewhere_is_named_to_the_loader(installed, tmp_path, monkeypatch, is_beside, others):
+def test_a_tensorflow_elsewhere_is_named_to_the_loader(
+    installed, tmp_path, monkeypatch, is_beside, others
+):
     """Also if one that Python would not import is beside the package."""
     if not is_beside:
         (installed / "tensorflow").rmdir()
@@ -106,7 +127,8 @@ def test_a_tensorflow_of_another_name_is_taken_as_it_is(installed, monkeypatch):
         (
             True,
             "2.20.1",
-            "the installed late_phase requires tensorflow<2.22,>=2.21. Received: tensorflow 2.20.1. "
+            "the installed late_phase requires tensorflow<2.22,>=2.21. "
+            "Received: tensorflow 2.20.1. "
             "To replace it: pip install 'tensorflow<2.22,>=2.21'",
         ),
     ],

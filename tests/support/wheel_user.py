@@ -1,4 +1,7 @@
-"""The wheel, and what a user does who has nothing else: the same wherever it is installed, with a small text in place of enwik8."""
+"""The wheel, and what a user does who has nothing else, the same wherever it is installed.
+
+A small text takes the place of enwik8.
+"""
 
 import hashlib
 import json
@@ -35,7 +38,7 @@ def environment():
 
 
 def prepare(folder, packages):
-    """Writes folder/text, and makes it what `latephase` takes for enwik8 where `packages` is the site-packages."""
+    """Writes folder/text, which is enwik8 to the latephase of the site-packages `packages`."""
     path = enwik8_text.write_text(os.path.join(folder, "text"), 4000)
     with open(path, "rb") as file:
         text = file.read()
@@ -56,7 +59,7 @@ def succeed(finished):
 
 
 def walk(run, folder):
-    """`run(*arguments)` runs latephase in `folder`, with no extra installed, and returns the finished process."""
+    """`run(*arguments)` runs latephase in `folder`, with no extra installed, to its end."""
     trained = succeed(run("train", "enwik8", "--data", "text", "--out", "run", *SMALL))
     with open(os.path.join(folder, "run", "results.json")) as file:
         results = json.load(file)["runs"]

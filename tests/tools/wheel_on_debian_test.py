@@ -1,6 +1,6 @@
-"""The wheel in the root file system of another Debian release: another Python, another glibc, no compiler, no repository.
+"""The wheel in the root file system of another Debian release: another Python, another glibc.
 
-Takes root, debootstrap, the network and some minutes: tools/test //tests/tools:wheel_on_debian_13_test
+Takes root, debootstrap, the network and some minutes: //tests/tools:wheel_on_debian_13_test
 """
 
 import glob
@@ -46,15 +46,25 @@ def run(root, *command):
 def test_latephase_works_there(root, tmp_path):
     wheel = wheel_user.make_wheel(tmp_path / "dist")
     shutil.copy(wheel, f"{root}/home")
-    assert wheel_user.succeed(run(root, "python3", "--version")).stdout.startswith(f"Python {PYTHON}.")
+    assert wheel_user.succeed(run(root, "python3", "--version")).stdout.startswith(
+        f"Python {PYTHON}."
+    )
     wheel_user.succeed(run(root, "python3", "-m", "venv", "/environment"))
     wheel_user.succeed(
-        run(root, "/environment/bin/pip", "install", "--no-cache-dir", f"/home/{os.path.basename(wheel)}")
+        run(
+            root,
+            "/environment/bin/pip",
+            "install",
+            "--no-cache-dir",
+            f"/home/{os.path.basename(wheel)}",
+        )
     )
     (packages,) = glob.glob(f"{root}/environment/lib/python*/site-packages")
     wheel_user.prepare(f"{root}/home", packages)
     wheel_user.walk(
         lambda *arguments: run(root, "/environment/bin/latephase", *arguments), f"{root}/home"
     )
-    described = run(root, "/environment/bin/python", "-c", "import late_phase; print(late_phase.describe())")
+    described = run(
+        root, "/environment/bin/python", "-c", "import late_phase; print(late_phase.describe())"
+    )
     assert wheel_user.succeed(described).stdout.startswith("late_phase: ")

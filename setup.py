@@ -1,11 +1,12 @@
-"""What pyproject.toml cannot say: the wheel holds compiled code, but code that is tied to no version of Python."""
+"""What pyproject.toml cannot say: the wheel holds compiled code, tied to no version of Python."""
 
 import os
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
-LIBRARY = "python/late_phase/_late_phase_ops.so"
+# What Bazel builds.
+BUILT = ("python/late_phase/_late_phase_ops.so", "python/late_phase_cli/bin/latephase_program")
 
 
 class CompiledDistribution(Distribution):
@@ -15,13 +16,16 @@ class CompiledDistribution(Distribution):
 
 class Wheel(bdist_wheel):
     def get_tag(self):
-        """TensorFlow loads the library, Python does not: py3-none-PLATFORM."""
+        """py3-none-PLATFORM: TensorFlow loads the library, and the program runs by itself."""
         return ("py3", "none", super().get_tag()[2])
 
     def run(self):
-        if not os.path.exists(LIBRARY):
-            raise SystemExit(f"late_phase: there is no {LIBRARY}. Bazel builds it: make a wheel with `tools/latephase wheel --out DIR` and "
-                             "install that.")
+        missing = [path for path in BUILT if not os.path.exists(path)]
+        if missing:
+            raise SystemExit(
+                f"late_phase: there is no {' and no '.join(missing)}. Bazel builds that: "
+                "make a wheel with `tools/latephase wheel --out DIR` and install that."
+            )
         super().run()
 
 

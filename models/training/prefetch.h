@@ -27,7 +27,7 @@ class Prefetcher {
           for (int64_t i = first; i < last; ++i) {
             {
               std::unique_lock<std::mutex> lock(mutex_);
-              changed_.wait(lock, [&] { return stopped_ || ready_.size() < ahead; });
+              Wait(lock, [&] { return stopped_ || ready_.size() < ahead; });
               if (stopped_) return;
             }
             Item item = make(i);
@@ -53,7 +53,7 @@ class Prefetcher {
   Item Next() {
     const auto begin = std::chrono::steady_clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return !ready_.empty(); });
+    Wait(lock, [&] { return !ready_.empty(); });
     waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     Item item = std::move(ready_.front());
     ready_.pop_front();
@@ -65,6 +65,13 @@ class Prefetcher {
   double waited() const { return waited_; }
 
  private:
+  // Waits until `is_true`. condition_variable::wait would tie every program to the libstdc++ of
+  // GCC 12 or newer (GLIBCXX_3.4.30); wait_until is in its header.
+  template <typename Predicate>
+  void Wait(std::unique_lock<std::mutex>& lock, Predicate is_true) {
+    changed_.wait_until(lock, std::chrono::steady_clock::time_point::max(), is_true);
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> ready_;

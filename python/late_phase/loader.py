@@ -34,7 +34,7 @@ def library_path():
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def build_info(path=None):
     """What the file says it was built as, without loading it: `version` and `tensorflow`."""
     path = path or library_path()
@@ -65,7 +65,7 @@ def _minor_release(version):
     return version.split(".")[:2]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load():
     """Loads the op library and returns the module of its raw ops.
 

@@ -19,8 +19,11 @@ import tarfile
 import tomllib
 
 import numpy
-import PIL.Image
-import scipy.ndimage
+
+from late_phase_cli import extras
+
+Image = extras.need("PIL.Image", "corruptions", "generating corrupted images")
+ndimage = extras.need("scipy.ndimage", "corruptions", "generating corrupted images")
 
 SIDE = 32
 CHUNK = 500  # images at a time
@@ -29,7 +32,7 @@ CHUNK = 500  # images at a time
 
 
 def gaussian_blur(images, sigma):
-    return scipy.ndimage.gaussian_filter(images, sigma, axes=(1, 2), mode="reflect")
+    return ndimage.gaussian_filter(images, sigma, axes=(1, 2), mode="reflect")
 
 
 def sampled(images, rows, columns):
@@ -86,7 +89,7 @@ def plasma(random, n, decay):
 
 def by_image(change):
     """A function of one PIL image as one of all of them."""
-    return lambda images: numpy.stack([numpy.asarray(change(PIL.Image.fromarray(image))) for image in to_bytes(images)]) / 255
+    return lambda images: numpy.stack([numpy.asarray(change(Image.fromarray(image))) for image in to_bytes(images)]) / 255
 
 
 def to_bytes(images):
@@ -113,8 +116,8 @@ def impulse_noise(images, random, share):
 def defocus_blur(images, random, radius, soften):
     reach = numpy.arange(-3, 4)
     disk = (reach[:, None] ** 2 + reach**2 <= radius**2).astype(float)
-    kernel = scipy.ndimage.gaussian_filter(disk / disk.sum(), soften, radius=1)
-    return scipy.ndimage.convolve(images, kernel[None, :, :, None], mode="mirror")
+    kernel = ndimage.gaussian_filter(disk / disk.sum(), soften, radius=1)
+    return ndimage.convolve(images, kernel[None, :, :, None], mode="mirror")
 
 
 def glass_blur(images, random, sigma, reach, rounds):
@@ -185,12 +188,12 @@ def elastic_transform(images, random, alpha, sigma, shift):
     if alpha == 0:
         return images
     wobble = random.uniform(-1, 1, (2, n, SIDE, SIDE))
-    wobble = alpha * scipy.ndimage.gaussian_filter(wobble, sigma, axes=(2, 3), mode="reflect", truncate=3)
+    wobble = alpha * ndimage.gaussian_filter(wobble, sigma, axes=(2, 3), mode="reflect", truncate=3)
     return sampled(images, row + wobble[0], column + wobble[1])
 
 
 def pixelate(images, random, share):
-    small, box = (int(SIDE * share),) * 2, PIL.Image.Resampling.BOX
+    small, box = (int(SIDE * share),) * 2, Image.Resampling.BOX
     return by_image(lambda image: image.resize(small, box).resize((SIDE, SIDE), box))(images)
 
 
@@ -198,7 +201,7 @@ def jpeg_compression(images, random, quality):
     def through(image):
         file = io.BytesIO()
         image.save(file, "JPEG", quality=quality)
-        return PIL.Image.open(file)
+        return Image.open(file)
 
     return by_image(through)(images)
 

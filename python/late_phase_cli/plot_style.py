@@ -2,9 +2,9 @@
 
 import os
 
-import matplotlib
+from late_phase_cli import extras
 
-matplotlib.use("Agg")
+extras.need("matplotlib", "plots", "drawing plots").use("Agg")
 from matplotlib import pyplot  # noqa: E402 (the backend comes first)
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9722b", "#777777"

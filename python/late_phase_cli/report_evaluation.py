@@ -3,7 +3,22 @@
 What is no single value, such as the bins of a histogram, is left to the plots.
 """
 
+import dataclasses
+
 from late_phase_cli import metric_names, report_page, report_runs
+
+
+@dataclasses.dataclass
+class Part:
+    heading: str
+    facts: list = ()  # [(name, text)]
+    table: report_page.Table = None
+
+
+@dataclasses.dataclass
+class Evaluation:
+    parts: list
+    pictures: list
 
 
 def is_single(value):
@@ -46,38 +61,53 @@ def rows_table(rows):
     heads = [name for name in ("run", "weights") if name in names]
     names = heads + [name for name in names if name not in heads]
     numbers = {name for name in names if any(is_number(row.get(name)) for row in rows)}
-    best = {name: metric_names.best_of([row.get(name) for row in rows], name) for name in names if name in metric_names.METRICS}
+    best = {
+        name: metric_names.best_of([row.get(name) for row in rows], name)
+        for name in names
+        if name in metric_names.METRICS
+    }
 
     def cell(row, name):
         value = row.get(name)
         is_best = value is not None and value == best.get(name)
-        return report_page.Cell(text_of(name, value), *["number"] * (name in numbers), *["best"] * is_best)
+        return report_page.Cell(text_of(name, value), ["number"] * (name in numbers) + ["best"] * is_best)
 
-    return report_page.table([report_page.Cell(metric_names.metric_of(name).head, *["number"] * (name in numbers)) for name in names],
-                             [[cell(row, name) for name in names] for row in rows], row_heads=len(heads))
+    return report_page.Table(
+        [report_page.Cell(metric_names.metric_of(name).head, ["number"] * (name in numbers)) for name in names],
+        [[cell(row, name) for name in names] for row in rows],
+        row_heads=len(heads),
+    )
 
 
-def tables(evaluation, title=""):
+def parts_of(evaluation, heading=""):
     """Its single values, a table for each list of rows, and the same of its parts."""
     single = [(name.replace("_", " "), text_of(name, value)) for name, value in evaluation.items() if is_single(value)]
-    parts = [report_page.facts(single)] if single else []
+    parts = [Part(heading, facts=single)] if heading or single else []
     for name, value in evaluation.items():
-        heading = f"{title} {name}".strip().replace("_", " ")
+        below = f"{heading} {name}".strip().replace("_", " ")
         if isinstance(value, dict):
-            parts += [report_page.element("p", heading, class_="quiet"), *tables(value, heading)]
+            parts += parts_of(value, below)
         elif isinstance(value, list) and rows_of(value):
-            parts += [report_page.element("p", heading, class_="quiet"), rows_table(rows_of(value))]
+            parts.append(Part(below, table=rows_table(rows_of(value))))
     return parts
 
 
-def evaluation_parts(folder):
-    """Nothing if the folder has no evaluation."""
+def evaluation_of(folder):
+    """None if the folder has no evaluation."""
     evaluation, images = report_runs.read_evaluation(folder)
     if evaluation is None:
-        return []
+        return None
     try:
-        parts = tables(evaluation)
+        parts = parts_of(evaluation)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise report_runs.ReportError(f"evaluation.json must hold what tools/latephase eval has written. Received: {folder} ({error!r})") from error
-    shown = [report_page.image(data, "png", name.removesuffix(".png"), name.removesuffix(".png").replace("_", " ")) for name, data in images]
-    return [report_page.element("h3", "Evaluation"), *parts, *([report_page.side_by_side(*shown)] if shown else [])]
+        raise report_runs.ReportError(
+            f"evaluation.json must hold what tools/latephase eval has written. Received: {folder} ({error!r})"
+        ) from error
+    names = [name.removesuffix(".png") for name, _ in images]
+    return Evaluation(
+        parts,
+        [
+            report_page.picture(data, "png", name, name.replace("_", " "))
+            for name, (_, data) in zip(names, images)
+        ],
+    )

@@ -1,144 +1,86 @@
-"""The pieces of a report: tables, figures and the page around them, as HTML that needs nothing from elsewhere. Knows nothing of runs.
+"""What the templates of a report are given: tables, pictures, sections. Knows nothing of runs.
 
-Every function takes plain text and returns HTML; nothing that is not escaped here gets onto the page.
+The HTML itself is in templates/report. Jinja2 escapes every text on its way into a page, so no name
+of a run, a setting or a file can become markup.
 """
 
 import base64
-import html
+import dataclasses
 import io
 
-from late_phase_cli import plot_style
+from late_phase_cli import extras, plot_style
 
-STYLE = """
-:root { color-scheme: light dark; --text: #1d2733; --quiet: #5b6875; --line: #d9dfe5; --ground: #ffffff; --card: #f6f8fa; --best: #0b6b3a;
-  --differs: #fff3cf; --link: #1f5fa8; }
-@media (prefers-color-scheme: dark) { :root { --text: #dfe5ec; --quiet: #97a3b0; --line: #343d47; --ground: #14191f; --card: #1c232b;
-  --best: #6fd39b; --differs: #4a3d12; --link: #7db4ee; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 80rem; padding: 2rem 1.5rem 4rem; background: var(--ground); color: var(--text);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.25rem; margin: 2.6rem 0 .7rem; padding-top: .8rem; border-top: 1px solid var(--line); overflow-wrap: anywhere; }
-h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; overflow-wrap: anywhere; }
-p { max-width: 48rem; margin: .5rem 0; }
-.quiet { color: var(--quiet); }
-a { color: var(--link); }
-nav ul { columns: 18rem; padding-left: 1.1rem; margin: .8rem 0; }
-nav li { overflow-wrap: anywhere; break-inside: avoid; }
-.wide { overflow-x: auto; margin: .6rem 0 1rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .84rem; }
-th, td { padding: .28rem .42rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-thead th { font-weight: 600; color: var(--quiet); vertical-align: bottom; }
-thead th.group { border-left: 1px solid var(--line); text-align: center; color: var(--text); }
-.start { border-left: 1px solid var(--line); }
-th.number, td.number { text-align: right; }
-td.number, tbody th { white-space: nowrap; }
-tbody th { font-weight: 500; }
-tbody th.name { white-space: normal; overflow-wrap: anywhere; min-width: 10.5rem; max-width: 22rem; }
-.best { font-weight: 700; color: var(--best); }
-.differs { background: var(--differs); }
-figure { margin: 1rem 0; break-inside: avoid; }
-figure img { display: block; max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line); border-radius: 6px; }
-figcaption { color: var(--quiet); font-size: .85rem; margin-top: .3rem; overflow-wrap: anywhere; }
-.beside { display: flex; flex-wrap: wrap; gap: 0 2rem; align-items: flex-start; }
-.beside > * { flex: 0 1 auto; max-width: 100%; }
-.beside figure { width: 34.5rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: .6rem 1rem; margin: .8rem 0; }
-dt { color: var(--quiet); font-size: .8rem; }
-dd { margin: 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-details { margin: .6rem 0; }
-summary { cursor: pointer; color: var(--link); }
-pre { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; overflow-x: auto; font-size: .82rem;
-  line-height: 1.45; columns: 20rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-@media print { :root { color-scheme: light; --text: #000000; --quiet: #444444; --line: #bbbbbb; --ground: #ffffff; --card: #ffffff;
-  --best: #000000; --differs: #eeeeee; --link: #000000; }
-  .beside { break-inside: avoid; }
-  body { max-width: none; padding: 0; font-size: 9.5pt; } nav, summary { display: none; } .wide { overflow: visible; }
-  details::details-content { content-visibility: visible; } h2, h3 { break-after: avoid; } tr { break-inside: avoid; }
-  th, td { padding: .15rem .4rem; } }
-"""
+jinja2 = extras.need("jinja2", "plots", "a report")
 
 
-def escape(text):
-    return html.escape(str(text), quote=True)
-
-
-def element(name, text, **attributes):
-    """An element with a text; `class_` stands for class."""
-    written = "".join(f' {key.rstrip("_")}="{escape(value)}"' for key, value in attributes.items() if value)
-    return f"<{name}{written}>{escape(text)}</{name}>"
-
-
-def section(level, title, anchor, *content):
-    return f"<section id=\"{escape(anchor)}\">\n" + element(f"h{level}", title) + "\n" + "\n".join(content) + "\n</section>"
-
-
-def link(anchor, text):
-    return f'<a href="#{escape(anchor)}">{escape(text)}</a>'
-
-
+@dataclasses.dataclass
 class Cell:
-    """A text in a table, and what is to be seen of it: "number", "best", "differs", "start" (of a group of columns)."""
+    """A text in a table, and how it is shown: "number", "best", "differs", "start" of a group."""
 
-    def __init__(self, text, *classes, anchor=None):
-        self.text, self.classes, self.anchor = text, classes, anchor
-
-    def html(self, name):
-        classes = " ".join(dict.fromkeys(self.classes + ("name",) * (self.anchor is not None)))
-        text = link(self.anchor, self.text) if self.anchor else escape(self.text)
-        return f"<{name}" + (f' class="{classes}"' if classes else "") + f">{text}</{name}>"
+    text: str
+    classes: list = dataclasses.field(default_factory=list)
+    anchor: str = None  # of the section that the text links to
 
 
-def table(heads, rows, groups=(), row_heads=1):
-    """Rows of Cells or texts, the first `row_heads` of each are its names. `groups`: [(text, columns)] above the heads, "" for none."""
-    def row(cells, names):
-        cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
-        return "<tr>" + "".join(cell.html("th" if i < names else "td") for i, cell in enumerate(cells)) + "</tr>"
+@dataclasses.dataclass
+class Table:
+    """Cells or plain texts. The first `row_heads` of each row are its names."""
 
-    above = "".join(f'<th colspan="{columns}"' + (' class="group"' if text else "") + f">{escape(text)}</th>" for text, columns in groups)
-    head = (f"<tr>{above}</tr>\n" if above else "") + row(heads, len(heads)).replace("_", "_<wbr>")  # the names of settings are long
-    return ('<div class="wide"><table>\n<thead>\n' + head + "\n</thead>\n<tbody>\n" + "\n".join(row(cells, row_heads) for cells in rows) +
-            "\n</tbody></table></div>")
+    heads: list
+    rows: list
+    groups: list = ()  # [(text, number of columns)] above the heads, "" for none
+    row_heads: int = 1
 
-
-def facts(pairs):
-    """Names with a value each."""
-    return "<dl>" + "".join(f"<div>{element('dt', name)}{element('dd', value)}</div>" for name, value in pairs) + "</dl>"
-
-
-def details(title, *content):
-    return f"<details>{element('summary', title)}\n" + "\n".join(content) + "\n</details>"
+    def __post_init__(self):
+        self.heads, *self.rows = (
+            [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
+            for row in (self.heads, *self.rows)
+        )
 
 
-def image(data, kind, alt, caption=""):
-    """`kind`: "png" or "svg+xml"."""
-    coded = base64.b64encode(data).decode()
-    return (f'<figure><img src="data:image/{kind};base64,{coded}" alt="{escape(alt)}">' +
-            (element("figcaption", caption) if caption else "") + "</figure>")
+@dataclasses.dataclass
+class Picture:
+    address: str
+    alt: str
+    caption: str = ""
 
 
-def drawing(figure, alt, caption=""):
+@dataclasses.dataclass
+class Section:
+    """Shown by the template `kind`.html, which is given `content`; then the evaluation, if any."""
+
+    kind: str
+    title: str
+    anchor: str
+    content: dict = dataclasses.field(default_factory=dict)
+    evaluation: object = None
+
+
+def picture(data, kind, alt, caption=""):
+    """`kind`: "png" or "svg+xml". The page holds the picture itself."""
+    return Picture(f"data:image/{kind};base64,{base64.b64encode(data).decode()}", alt, caption)
+
+
+def drawing(figure, alt):
     """A matplotlib figure, sharp at every size. It is closed."""
     data = io.BytesIO()
     try:
-        with plot_style.pyplot.rc_context({"svg.hashsalt": "late_phase"}):  # the same page for the same runs
+        # The same page for the same runs.
+        with plot_style.pyplot.rc_context({"svg.hashsalt": "late_phase"}):
             figure.savefig(data, format="svg", metadata={"Date": None})
     finally:
         plot_style.pyplot.close(figure)
-    return image(data.getvalue(), "svg+xml", alt, caption)
+    return picture(data.getvalue(), "svg+xml", alt)
 
 
-def side_by_side(*parts):
-    """Where the page is wide enough."""
-    return '<div class="beside">' + "\n".join(parts) + "</div>"
-
-
-def contents(entries):
-    """[(anchor, text)]"""
-    return "<nav><ul>" + "".join(f"<li>{link(anchor, text)}</li>" for anchor, text in entries) + "</ul></nav>"
-
-
-def page(title, *content):
-    return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n' +
-            element("title", title) + f"\n<style>{STYLE}</style>\n</head>\n<body>\n" + "\n".join(content) + "\n</body>\n</html>\n")
+def render(title, sections):
+    """The page."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("late_phase_cli", "templates/report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("page.html").render(title=title, sections=sections)

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import json
 import os
 import random
 import signal
@@ -311,6 +312,56 @@ def test_without_any_source_both_reasons_are_told(capsys, package, cache, files,
     message = complaint(capsys)
     assert f"Received: {NOWHERE}: <urlopen error [Errno 111] Connection refused>; PyPI's" in message and received in message
     assert "pass --data PATH" in message and not os.listdir(cache)
+
+
+def index_of(files, archive):
+    """Answers as PyPI does: what files there are of a release, and each file. `archive` None: no such release."""
+
+    def answer(request):
+        is_listing = request.path == "/mingru-pytorch/0.2.1/json"
+        address = f"http://{request.headers['Host']}/archive"
+        listing = json.dumps({"urls": [{"packagetype": kind, "url": address} for kind in files]}).encode()
+        found = archive is not None and (is_listing or request.path == "/archive")
+        request.send_response(200 if found else 404)
+        request.end_headers()
+        request.wfile.write((listing if files else b"<html>") if is_listing else archive or b"")
+
+    return answer
+
+
+def without_pip(monkeypatch, site, files, archive):
+    monkeypatch.setattr(enwik8_data, "has_pip", lambda: False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)  # pip, if it were called, would find nothing
+    address = site(index_of(files, archive))
+    return dataclasses.replace(TEXT, index=address.rpartition("/")[0])
+
+
+def test_an_environment_without_pip_has_the_package_from_the_index(
+    capsys, monkeypatch, tmp_path, site, package, cache
+):
+    package({"data/enwik8.gz": gzip.compress(RAW)})
+    archive = content(tmp_path / "index" / "mingru_pytorch-0.2.1.tar.gz")
+    text = without_pip(monkeypatch, site, ["bdist_wheel", "sdist"], archive)
+    assert find(capsys, text=text) == str(cache / "enwik8")
+    assert content(cache / "enwik8") == RAW
+
+
+@pytest.mark.parametrize(
+    "files, archive, received",
+    [
+        (["sdist"], None, "HTTP Error 404"),
+        ([], b"", "Expecting value"),
+        (["bdist_wheel"], b"", "no source archive"),
+        (["sdist"], b"no archive", "not a gzip file"),
+    ],
+)
+def test_an_index_that_lacks_the_package_is_told(
+    capsys, monkeypatch, site, cache, files, archive, received
+):
+    message = complaint(capsys, text=without_pip(monkeypatch, site, files, archive))
+    assert "PyPI's mingru-pytorch==0.2.1: " in message and received in message
+    assert f"Get the file elsewhere ({NOWHERE}) and pass --data PATH" in message
+    assert not os.listdir(cache)
 
 
 def run_program(text):

@@ -78,7 +78,7 @@ def numbers_in(results):
     digits = {"accuracy": (100, 2)}
     for split in ("train", "validation", "test"):
         sets = {"": results.get(split, {})} if split == "train" else results.get(split, {})
-        for weights, figures in sets.items():
+        for figures in sets.values():
             for one in figures if isinstance(figures, list) else [figures]:
                 yield split, [f"{digits.get(name, (1, 4))[0] * value:.{digits.get(name, (1, 4))[1]}f}" for name, value in one.items()]
 
@@ -166,6 +166,13 @@ def test_names_from_outside_stay_text(tmp_path):
     assert [image["alt"] for image in page.images] == [f"Curves of {run.name}"]
     assert f"Run {run.name}" in page.texts["h2"] and [EVIL] * 3 in page.rows
     assert f"dtype = {EVIL}" in "\n".join(page.texts["pre"])
+
+
+def test_a_script_in_the_name_of_a_run_is_escaped(tmp_path):
+    shutil.copytree("docs/results/cifar-convnet-quick/base", tmp_path / "<script>x")
+    make(tmp_path / "out.html", tmp_path / "<script>x")
+    text = (tmp_path / "out.html").read_text()
+    assert "<script" not in text and "<h2>Run &lt;script&gt;x</h2>" in text
 
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")

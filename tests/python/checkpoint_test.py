@@ -311,8 +311,9 @@ def test_a_process_killed_while_saving_leaves_one_whole_checkpoint(run, trained,
     model.get_layer("conv0").bias.assign(np.arange(6.0))
     acts = []
     for module, name in ((os, "fsync"), (shutil, "rmtree"), (pathlib.Path, "rename"), (pathlib.Path, "mkdir")):
+        do = getattr(module, name)
 
-        def act(*arguments, _do=getattr(module, name), _name=name, **options):
+        def act(*arguments, _do=do, _name=name, **options):
             if len(acts) == killed_at:
                 raise KeyboardInterrupt
             acts.append(_name)

@@ -5,9 +5,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import kernels, op_def_registry
 
-import late_phase
-
-late_phase.raw_ops  # loads the library
+import late_phase  # noqa: F401 (loads the library)
 
 
 def registered(device):

@@ -41,7 +41,7 @@ def read_checkpoint(run_folder, kind="checkpoint"):
     folder = sorted(glob.glob(os.path.join(run_folder, kind, "step-*")))[-1]
     reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
     values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    return {name: value for name, value in values.items() if getattr(value, "dtype", None) != object}
+    return {name: value for name, value in values.items() if getattr(value, "dtype", None) != numpy.dtype(object)}
 
 
 def assert_same_bits(one, other):

@@ -1,24 +1,27 @@
 """The wheel: what is in it, what it asks for, that it works where pip puts it, and what is refused.
 
 //tests/tools:wheel_from_registry_test runs the same cases with an environment in which pip installed the wheel and all it needs from the
-registry; here TensorFlow is the one at hand, and nothing takes the network.
+registry; here TensorFlow is the one at hand, and nothing takes the network. //tests/tools:wheel_on_debian_13_test has the wheel on
+another system.
 """
 
 import email
 import glob
 import os
 import re
-import site
 import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 
 import pytest
+from packaging.requirements import Requirement
 
+from tests.support import wheel_user
 from tools.develop import build_wheel
 
-LIBRARY = os.environ["LATE_PHASE_OPS"]
+LIBRARY, PROGRAM = wheel_user.LIBRARY, wheel_user.PROGRAM
 FROM_REGISTRY = "LATE_PHASE_WHEEL_FROM_REGISTRY" in os.environ
 
 
@@ -31,16 +34,9 @@ VERSION = read("VERSION").decode().strip()
 INFORMATION = f"late_phase-{VERSION}.dist-info"
 
 
-def make_wheel(folder, library=LIBRARY):
-    """Returns the path of the one file that the command leaves in `folder`."""
-    build_wheel.main(["--library", str(library), "--out", str(folder)])
-    name, = os.listdir(folder)
-    return str(folder / name)
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    return make_wheel(tmp_path_factory.mktemp("dist") / "made" / "for_it")
+    return wheel_user.make_wheel(tmp_path_factory.mktemp("dist") / "made" / "for_it")
 
 
 @pytest.fixture(scope="module")
@@ -51,56 +47,110 @@ def contents(wheel):
         return {name: file.read(name) for name in file.namelist() if not name.endswith("/")}
 
 
+def site_packages(python):
+    packages, = glob.glob(os.path.join(os.path.dirname(python), "../lib/python*/site-packages"))
+    return packages
+
+
+def link_distributions(names, packages):
+    """Links the distributions of this environment, with all that they require and nothing else, into the folder `packages`."""
+    waiting, linked = list(names), set()
+    while waiting:
+        distribution = metadata.distribution(waiting.pop())
+        if distribution.name in linked:
+            continue
+        linked.add(distribution.name)
+        for name in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
+            if not os.path.lexists(f"{packages}/{name}"):
+                os.symlink(distribution.locate_file(name), f"{packages}/{name}")
+        requirements = map(Requirement, distribution.requires or [])
+        waiting += [one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+
+
+def make_environment(folder):
+    """The Python of a new, empty environment."""
+    venv.create(folder, with_pip=False)
+    return f"{folder}/bin/python"
+
+
+def install(python, wheel, *options):
+    pip = [sys.executable, "-m", "pip", f"--python={python}", "--disable-pip-version-check", "--no-input"]
+    installation = subprocess.run([*pip, "install", *options, wheel], env=wheel_user.environment(), capture_output=True, text=True)
+    assert installation.returncode == 0, installation.stderr
+
+
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The Python of an environment that holds the wheel, and whose only way to this project is the wheel."""
-    folder = str(tmp_path_factory.mktemp("installed"))
-    venv.create(folder, with_pip=False)
-    python = f"{folder}/bin/python"
-    pip = [sys.executable, "-m", "pip", f"--python={python}", "--disable-pip-version-check", "--no-input"]
-    source = []
+    """The Python of an environment that holds the wheel and what it requires, and whose only way to this project is the wheel."""
+    python = make_environment(str(tmp_path_factory.mktemp("installed")))
     if not FROM_REGISTRY:
-        packages, = glob.glob(f"{folder}/lib/python*/site-packages")
-        with open(f"{packages}/tensorflow_at_hand.pth", "w") as file:
-            file.write(site.getsitepackages()[0] + "\n")
-        source = ["--no-index"]
-    installation = subprocess.run([*pip, "install", *source, wheel], env=user_environment(), capture_output=True, text=True)
-    assert installation.returncode == 0, installation.stderr
+        link_distributions(["tensorflow", "keras"], site_packages(python))
+    install(python, wheel, *[] if FROM_REGISTRY else ["--no-index"])
     return python
 
 
-def user_environment():
-    return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LATE_PHASE_OPS")} | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-
-
 def run(python, program, folder):
-    finished = subprocess.run([python, "-c", program], cwd=folder, env=user_environment(), capture_output=True, text=True)
+    finished = subprocess.run([python, "-c", program], cwd=folder, env=wheel_user.environment(), capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
+
+
+def latephase(python, folder, *arguments, **variables):
+    """The installed command."""
+    return subprocess.run(
+        [os.path.join(os.path.dirname(python), "latephase"), *arguments],
+        cwd=folder,
+        env=wheel_user.environment() | variables,
+        capture_output=True,
+        text=True,
+    )
 
 
 def output_of(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_holds_the_package_the_library_and_the_licences(contents):
-    package = {os.path.relpath(path, "python"): read(path) for path in glob.glob("python/late_phase/**/*.py", recursive=True)}
-    assert {"late_phase/__init__.py", "late_phase/keras/__init__.py"} <= package.keys()
+def packaged(pattern, root="python", place=""):
+    """{name in the wheel: bytes} of files of the repository."""
+    paths = filter(os.path.isfile, glob.glob(f"{root}/{pattern}", recursive=True))
+    return {os.path.join(place, os.path.relpath(path, root)): read(path) for path in paths}
+
+
+def test_holds_the_packages_what_was_built_and_the_licences(contents):
+    package = packaged("late_phase/**/*.py") | packaged("late_phase_cli/**/*.py") | packaged("late_phase_cli/templates/**/*")
+    presets = packaged("*.toml", "models/presets", "late_phase_cli/presets")
+    assert {"late_phase/__init__.py", "late_phase/keras/__init__.py", "late_phase_cli/main.py"} <= package.keys()
+    assert {"late_phase_cli/templates/report/page.html", "late_phase_cli/templates/report/style.css"} <= package.keys()
+    assert "late_phase_cli/presets/enwik8-quick.toml" in presets
     licences = {f"{INFORMATION}/licenses/{name}": read(name) for name in ("LICENSE", "LICENSE-THIRD-PARTY")}
-    information = {f"{INFORMATION}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "top_level.txt")}
-    assert contents.keys() == {*package, *licences, "late_phase/_late_phase_ops.so", *information}
-    assert contents.items() >= package.items() | licences.items()
+    information = {f"{INFORMATION}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt")}
+    built = {"late_phase/_late_phase_ops.so", "late_phase_cli/bin/latephase_program"}
+    assert contents.keys() == {*package, *presets, *licences, *built, *information}
+    assert contents.items() >= package.items() | presets.items() | licences.items()
+    assert contents[f"{INFORMATION}/entry_points.txt"].decode() == "[console_scripts]\nlatephase = late_phase_cli.main:main\n"
+
+
+def test_licences_name_all_that_is_compiled_in():
+    named = read("LICENSE-THIRD-PARTY").decode()
+    of_library, of_program = named.partition("_late_phase_ops.so:\n")[2].split("latephase_program:\n")
+    for name in ("LIBXSMM", "Highway", "TensorFlow", "Abseil", "Eigen", "CUDA runtime"):
+        assert f"{name}" in of_library
+    for name in ("libarchive", "zlib", "CLI11", "toml++", "JSON for Modern C++"):
+        assert f"\n{name}, " in of_program and re.search(rf"\n\n\n.*{re.escape(name)}.*\n\n.*Copyright", of_program)
 
 
 def test_metadata(contents):
-    metadata = email.message_from_bytes(contents[f"{INFORMATION}/METADATA"])
-    assert (metadata["Name"], metadata["Version"]) == ("late-phase", VERSION)
-    requirements = dict(re.match(r"(\w+)(.*)", requirement).groups() for requirement in metadata.get_all("Requires-Dist"))
-    bounds = {name: set(text.split(",")) for name, text in requirements.items()}
+    information = email.message_from_bytes(contents[f"{INFORMATION}/METADATA"])
+    assert (information["Name"], information["Version"]) == ("late-phase", VERSION)
+    requirements = list(map(Requirement, information.get_all("Requires-Dist")))
+    bounds = {one.name: set(str(one.specifier).split(",")) for one in requirements if one.marker is None}
     assert bounds == {"tensorflow": {">=2.21", "<2.22"}, "keras": {">=3.15", "<3.16"}}
-    assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
-    assert metadata["License-Expression"] == "Apache-2.0" and metadata["Description-Content-Type"] == "text/markdown"
-    assert "Programming Language :: Python :: 3.13" in metadata.get_all("Classifier")
+    extras = {extra: {one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})}
+              for extra in information.get_all("Provides-Extra")}
+    assert extras == {"plots": {"matplotlib", "Jinja2"}, "corruptions": {"scipy", "Pillow"}}
+    assert set(information["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+    assert information["License-Expression"] == "Apache-2.0" and information["Description-Content-Type"] == "text/markdown"
+    assert "Programming Language :: Python :: 3.13" in information.get_all("Classifier")
 
 
 def test_description_is_the_readme_without_links_into_the_source_tree(contents):
@@ -120,8 +170,7 @@ def test_relative_links_become_words(link, words):
 def test_tag_is_of_a_platform_and_no_python_abi(wheel, contents):
     """The least glibc is the newest of the library's symbol versions."""
     tag = re.fullmatch(rf"late_phase-{re.escape(VERSION)}-(py3-none-manylinux_2_(\d+)_x86_64)\.whl", os.path.basename(wheel))
-    versions = output_of("readelf", "--version-info", "--wide", LIBRARY)
-    assert int(tag[2]) >= max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", versions))
+    assert int(tag[2]) >= max(minor for _, minor, *_ in versions_of(LIBRARY, "GLIBC"))
     information = email.message_from_bytes(contents[f"{INFORMATION}/WHEEL"])
     assert information.get_all("Tag") == [tag[1]] and information["Root-Is-Purelib"] == "false"
 
@@ -134,6 +183,32 @@ def test_tag_is_of_a_platform_and_no_python_abi(wheel, contents):
 def test_distributions_have_the_glibc_of_the_tag(tag, some, not_these):
     named = set(build_wheel.distributions(tag))
     assert some <= named and not named & not_these
+
+
+def versions_of(path, name):
+    """Which versions of a library's symbols a file needs: "GLIBC" -> {(2, 34), ...}."""
+    listed = output_of("readelf", "--version-info", "--wide", path)
+    return {tuple(map(int, version.split("."))) for version in re.findall(rf"Name: {name}_([\d.]+)", listed)}
+
+
+@pytest.fixture(scope="module")
+def shipped_program(contents, tmp_path_factory):
+    path = tmp_path_factory.mktemp("shipped") / "program"
+    path.write_bytes(contents["late_phase_cli/bin/latephase_program"])
+    return path
+
+
+def test_program_needs_no_newer_system_than_the_library(shipped_program):
+    assert max(versions_of(shipped_program, "GLIBC")) <= max(versions_of(LIBRARY, "GLIBC"))
+
+
+def test_program_is_executable_stripped_and_finds_what_pip_puts_beside_it(wheel, shipped_program):
+    with zipfile.ZipFile(wheel) as file:
+        assert file.getinfo("late_phase_cli/bin/latephase_program").external_attr >> 16 & 0o777 == 0o755
+    assert ".symtab" not in output_of("readelf", "--sections", "--wide", shipped_program)
+    dynamic = output_of("readelf", "--dynamic", "--wide", shipped_program)
+    assert {*build_wheel.TENSORFLOW_LIBRARIES, "_late_phase_ops.so"} < set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
+    assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == ["$ORIGIN/../../tensorflow:$ORIGIN/../../late_phase"]
 
 
 def test_library_is_stripped_and_else_the_one_that_was_built(contents, tmp_path):
@@ -158,7 +233,7 @@ def test_library_is_stripped_and_else_the_one_that_was_built(contents, tmp_path)
 def test_made_again_says_what_the_page_says_and_has_equal_bytes(tmp_path, wheel, capsys):
     mask = os.umask(0o077)
     try:
-        again = make_wheel(tmp_path / "again")
+        again = wheel_user.make_wheel(tmp_path / "again")
     finally:
         os.umask(mask)
     assert read(again) == read(wheel)
@@ -197,6 +272,28 @@ print(late_phase.__version__)
     assert run(installed, program, tmp_path) == VERSION + "\n"
 
 
+def test_latephase_works_without_the_repository(installed, tmp_path):
+    """In an environment of TensorFlow alone: neither matplotlib nor Jinja2."""
+    wheel_user.prepare(tmp_path, site_packages(installed))
+    wheel_user.walk(lambda *arguments: latephase(installed, tmp_path, *arguments), tmp_path)
+
+
+def test_program_finds_a_tensorflow_that_is_elsewhere(wheel, tmp_path):
+    """As where TensorFlow was installed for all users, and late_phase for one."""
+    python = make_environment(str(tmp_path / "user"))
+    install(python, wheel, "--no-index", "--no-deps")
+    refused = latephase(python, tmp_path, "train", "enwik8", "--help")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
+    assert re.search(r"TensorFlow is not installed: pip install 'tensorflow(<2.22,>=2.21|>=2.21,<2.22)'$", refused.stderr.strip())
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link_distributions(["tensorflow"], elsewhere)
+    with open(f"{site_packages(python)}/elsewhere.pth", "w") as file:
+        file.write(f"{elsewhere}\n")
+    help = latephase(python, tmp_path, "train", "enwik8", "--help")
+    assert help.returncode == 0 and "--members" in help.stdout, help.stderr
+
+
 def test_pip_knows_what_it_installed(installed, tmp_path):
     program = """
 from importlib import metadata
@@ -207,54 +304,67 @@ assert all(file.locate().exists() for file in metadata.files("late-phase"))
     assert run(installed, program, tmp_path).startswith(f"{VERSION} tensorflow")
 
 
-def shared_library(folder, name, source, *options):
+def compiled(folder, name, source, *options):
     path = folder / name
-    (folder / "source.c").write_text(source)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, folder / "source.c", *options], check=True)
+    (folder / f"{name}.c").write_text(source)
+    subprocess.run(["gcc", "-o", path, folder / f"{name}.c", *options], check=True)
     return path
 
 
-def refusal(library, folder, capsys):
-    """What the command says about a library it cannot take; nothing is left behind."""
+def shared_library(folder, name, source, *options):
+    return compiled(folder, name, source, "-shared", "-fPIC", *options)
+
+
+@pytest.fixture
+def program(tmp_path):
+    return compiled(tmp_path, "program", "int main() { return 0; }\n")
+
+
+def refusal(folder, capsys, library, program):
+    """What the command says about what it cannot take; nothing is left behind."""
     with pytest.raises(SystemExit) as error:
-        make_wheel(folder, library)
+        wheel_user.make_wheel(folder, library, program)
     assert os.listdir(folder) == [] and capsys.readouterr().out == ""
     return str(error.value)
 
 
-def test_a_foreign_exported_symbol_is_named(tmp_path, capsys):
+def test_a_foreign_exported_symbol_is_named(tmp_path, capsys, program):
     library = shared_library(tmp_path, "symbols.so", "int late_phase_a() { return 1; }\nint png_read() { return 2; }\n")
-    message = refusal(library, tmp_path / "out", capsys)
+    message = refusal(tmp_path / "out", capsys, library, program)
     assert "must export symbols named late_phase_* only" in message and message.endswith("It exports: png_read")
 
 
-def test_a_library_without_exports_is_refused(tmp_path, capsys):
+def test_a_library_without_exports_is_refused(tmp_path, capsys, program):
     library = shared_library(tmp_path, "empty.so", "static int a() { return 1; }\nint (*b)() __attribute__((visibility(\"hidden\"))) = a;\n")
-    assert refusal(library, tmp_path / "out", capsys).endswith("It exports: nothing")
+    assert refusal(tmp_path / "out", capsys, library, program).endswith("It exports: nothing")
 
 
+@pytest.mark.parametrize("needed_by", ["library", "program"])
 @pytest.mark.parametrize("is_found", [True, False])
-def test_a_library_that_no_system_has_is_named(tmp_path, capsys, monkeypatch, is_found):
+def test_a_library_that_no_system_has_is_named(tmp_path, capsys, monkeypatch, is_found, needed_by):
     """auditwheel would copy one that it finds into the wheel."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    shared_library(folder, "libother.so.1", "int other() { return 1; }\n", "-Wl,-soname,libother.so.1")
-    library = shared_library(tmp_path, "needs.so", "int other();\nint late_phase_a() { return other(); }\n", str(folder / "libother.so.1"))
+    other = shared_library(folder, "libother.so.1", "int other() { return 1; }\n", "-Wl,-soname,libother.so.1")
+    source = "int other();\nint late_phase_a() { return other(); }\nint main() { return late_phase_a(); }\n"
+    with_other, without = (source, str(other)), ("int late_phase_a() { return 1; }\nint main() { return 0; }\n",)
+    library = shared_library(tmp_path, "library.so", *(with_other if needed_by == "library" else without), "-Dmain=late_phase_main")
+    program = compiled(tmp_path, "program", *(with_other if needed_by == "program" else without))
     if is_found:
         monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
-    assert "libother" in refusal(library, tmp_path / "out", capsys)
+    assert "libother" in refusal(tmp_path / "out", capsys, library, program)
 
 
-def test_what_is_no_library_is_named(tmp_path, capsys):
+def test_what_is_no_library_is_named(tmp_path, capsys, program):
     text = tmp_path / "text.so"
     text.write_text("not a library")
-    assert f"not a shared library: {text}" in refusal(text, tmp_path / "out", capsys)
+    assert f"not a shared library: {text}" in refusal(tmp_path / "out", capsys, text, program)
 
 
-def test_metadata_that_pypi_would_refuse_is_named(tmp_path, capsys, monkeypatch):
+def test_metadata_that_pypi_would_refuse_is_named(tmp_path, capsys, monkeypatch, program):
     monkeypatch.setattr(build_wheel, "without_relative_links", lambda page: "")
     library = shared_library(tmp_path, "small.so", "int late_phase_a() { return 1; }\n")
-    message = refusal(library, tmp_path / "out", capsys)
+    message = refusal(tmp_path / "out", capsys, library, program)
     assert "twine check failed" in message and "long_description" in message
 
 
@@ -262,7 +372,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path, capsys):
     path = tmp_path / "file"
     path.write_text("kept")
     with pytest.raises(SystemExit) as error:
-        build_wheel.main(["--library", LIBRARY, "--out", str(path)])
+        build_wheel.main(["--library", LIBRARY, "--program", PROGRAM, "--out", str(path)])
     assert error.value.code == 2 and f"Received: --out={path}" in capsys.readouterr().err and path.read_text() == "kept"
 
 
@@ -273,5 +383,5 @@ def test_source_tree_without_the_library_names_the_command(tmp_path):
     (tmp_path / "python" / "late_phase").mkdir(parents=True)
     (tmp_path / "python" / "late_phase" / "__init__.py").touch()
     attempt = subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path / "out", tmp_path],
-                             env=user_environment(), capture_output=True, text=True)
+                             env=wheel_user.environment(), capture_output=True, text=True)
     assert attempt.returncode != 0 and "tools/latephase wheel --out DIR" in attempt.stdout + attempt.stderr

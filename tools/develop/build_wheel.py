@@ -1,4 +1,4 @@
-"""Makes the wheel of late_phase: the Python package, the op library and the licences.
+"""Makes the wheel of late_phase: the Python packages, the op library, the C++ program with its presets, and the licences.
 
 Checks what it made: which systems it runs on (auditwheel), that it needs no library but TensorFlow's and those systems' own, that the op
 library exports nothing but functions named late_phase_*, and that PyPI would take the metadata (twine). Equal sources give equal bytes.
@@ -16,6 +16,19 @@ import zipfile
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIBRARY = "late_phase/_late_phase_ops.so"
+PROGRAM = "late_phase_cli/bin/latephase_program"
+# Where they look for libraries: pip puts the packages side by side.
+RUN_PATHS = {
+    LIBRARY: "$ORIGIN/../tensorflow",
+    PROGRAM: "$ORIGIN/../../tensorflow:$ORIGIN/../../late_phase",
+}
+# Besides those two, what is in the wheel: from the repository, and where it goes.
+PACKAGED = {
+    "python/late_phase/**/*.py": "python/late_phase",
+    "python/late_phase_cli/**/*.py": "python/late_phase_cli",
+    "python/late_phase_cli/templates/**/*": "python/late_phase_cli/templates",
+    "models/presets/*.toml": "python/late_phase_cli/presets",
+}
 # They come with the package `tensorflow`, which the wheel requires.
 TENSORFLOW_LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 # Maintained distributions that offer Python 3.11 or newer -> their glibc.
@@ -55,23 +68,29 @@ def without_relative_links(page):
     return re.sub(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)", words, page)
 
 
-def stage(library, folder):
-    """Lays out in `folder` what setuptools packs: this project's files and the library in its place."""
+def copy(source, target):
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def stage(library, program, folder):
+    """Lays out in `folder` what setuptools packs: this project's files, and what was built in its place."""
     for name in ("pyproject.toml", "setup.py", "VERSION", "LICENSE", "LICENSE-THIRD-PARTY"):
-        shutil.copyfile(os.path.join(PROJECT, name), os.path.join(folder, name))
+        copy(os.path.join(PROJECT, name), os.path.join(folder, name))
     with open(os.path.join(PROJECT, "README.md")) as file:
         page = without_relative_links(file.read())
     with open(os.path.join(folder, "README.md"), "w") as file:
         file.write(page)
-    package = os.path.join(PROJECT, "python")
-    for source in glob.glob(f"{package}/late_phase/**/*.py", recursive=True):
-        target = os.path.join(folder, "python", os.path.relpath(source, package))
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        shutil.copyfile(source, target)
-    staged = os.path.join(folder, "python", LIBRARY)
-    shutil.copyfile(library, staged)
-    # Where pip puts TensorFlow, without the build's own folders.
-    run_tool("patchelf", "--set-rpath", "$ORIGIN/../tensorflow", staged)
+    for pattern, target in PACKAGED.items():
+        root = os.path.join(PROJECT, pattern.partition("/*")[0])
+        for source in filter(os.path.isfile, glob.glob(os.path.join(PROJECT, pattern), recursive=True)):
+            copy(source, os.path.join(folder, target, os.path.relpath(source, root)))
+    for built, place in ((library, LIBRARY), (program, PROGRAM)):
+        staged = os.path.join(folder, "python", place)
+        copy(built, staged)
+        # Without the build's own folders.
+        run_tool("patchelf", "--set-rpath", RUN_PATHS[place], staged)
+    os.chmod(staged, 0o755)  # the program; pip keeps it executable
 
 
 def only_file(folder):
@@ -79,11 +98,11 @@ def only_file(folder):
     return os.path.join(folder, name)
 
 
-def build(library, folder):
+def build(library, program, folder):
     """Builds the wheel with setuptools, lets auditwheel name the systems it runs on, and returns its path."""
     staged, built, audited = (os.path.join(folder, name) for name in ("staged", "built", "audited"))
     os.mkdir(staged)
-    stage(library, staged)
+    stage(library, program, staged)
     run_tool("pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", built, staged)
     excluded = [f"--exclude={name}" for name in TENSORFLOW_LIBRARIES]
     run_tool("auditwheel", "repair", "--strip", *excluded, "--wheel-dir", audited, only_file(built))
@@ -94,7 +113,7 @@ def require_no_other_libraries(wheel):
     """auditwheel copies libraries that not every system of the tag has into the wheel; there must be none."""
     copied = [os.path.basename(name) for name in wheel.namelist() if re.match(r"late_phase\.libs/.", name)]
     if copied:
-        raise CheckError(f"{LIBRARY} must need no libraries but TensorFlow's and the system's. It also needs: {', '.join(copied)}")
+        raise CheckError(f"{LIBRARY} and {PROGRAM} must need no libraries but TensorFlow's and the system's. They also need: {', '.join(copied)}")
 
 
 def require_own_symbols_only(library):
@@ -119,10 +138,10 @@ def distributions(tag):
     return [name for name, glibc in DISTRIBUTIONS.items() if glibc >= least]
 
 
-def make(library, folder):
+def make(library, program, folder):
     """Makes the wheel below `folder`, checks it and returns its path."""
     require_own_symbols_only(library)
-    path = build(library, folder)
+    path = build(library, program, folder)
     with zipfile.ZipFile(path) as wheel:
         require_no_other_libraries(wheel)
     run_tool("twine", "check", "--strict", path)
@@ -132,7 +151,9 @@ def make(library, folder):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="tools/latephase wheel", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", metavar="DIR", required=True, help="the folder to put the wheel into; made if it is not there")
-    parser.add_argument("--library", required=True, help=argparse.SUPPRESS)  # tools/latephase names the one it built
+    # tools/latephase names those that it built.
+    parser.add_argument("--library", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--program", required=True, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     os.umask(0o022)  # the modes of files are among the bytes of the wheel
     try:
@@ -143,7 +164,7 @@ def main(arguments=None):
         parser.error(f"`--out` must be a folder to write to, or a path for a new one. Received: --out={options.out} ({error.strerror})")
     with unfinished as folder:
         try:
-            path = make(options.library, folder)
+            path = make(options.library, options.program, folder)
         except CheckError as error:
             raise SystemExit(f"tools/latephase wheel: {error}") from None
         finished = os.path.join(options.out, os.path.basename(path))

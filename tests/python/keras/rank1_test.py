@@ -122,7 +122,7 @@ def test_a_fresh_layer_is_keras_own(name, training):
 @pytest.mark.parametrize("name", LAYERS)
 def test_equals_the_equations_with_all_gradients(name, how, compiled):
     layer, x, equations = with_random_weights(name), inputs_of(name), LAYERS[name][4]
-    optimizer = attached(layer, 2 if how == "member 2" else 0)
+    _optimizer = attached(layer, 2 if how == "member 2" else 0)
     call = lambda x: layer(x, training=how != "mean")
     y, (dx, du, dv, *dw) = gradients(tf.function(call) if compiled else call, x, [layer.u, layer.v, *base_weights(layer)])
     share = {"member 0": [1, 0, 0], "member 2": [0, 0, 1], "mean": [1 / K] * K}[how]
@@ -386,8 +386,8 @@ def test_collapsed_model_predicts_the_same_without_late_phase(trained, tmp_path)
     plain.save(tmp_path / "plain.keras")
     np.save(tmp_path / "x.npy", x)
     program = (
-        f"import sys, keras, numpy as np; model = keras.models.load_model('plain.keras'); "
-        f"np.save('y.npy', model(np.load('x.npy'))); assert not any('late_phase' in name for name in sys.modules)"
+        "import sys, keras, numpy as np; model = keras.models.load_model('plain.keras'); "
+        "np.save('y.npy', model(np.load('x.npy'))); assert not any('late_phase' in name for name in sys.modules)"
     )
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LATE_PHASE_OPS")}
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path)

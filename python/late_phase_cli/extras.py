@@ -1,0 +1,20 @@
+"""Packages that only some commands need: not requirements of the wheel, but of its extras."""
+
+import importlib
+
+
+class MissingExtra(Exception):
+    """A package is not installed; the message names the command that installs it."""
+
+
+def need(package, extra, purpose):
+    """The imported package, or a MissingExtra that says what it is needed for."""
+    name = package.partition(".")[0]
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise  # the package is installed, but something that it requires is not
+        raise MissingExtra(
+            f"{purpose} needs {name}, which is not installed: pip install 'late_phase[{extra}]'"
+        ) from None

@@ -100,7 +100,10 @@ absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& 
     return absl::IsFailedPrecondition(status) ? not_finite(std::string(status.message())) : status;
   };
   auto fork = [&]() -> absl::Status {
-    return run->step() == options.fork_at ? run->Save(folder->path() + "/fork") : absl::OkStatus();
+    if (run->step() != options.fork_at) return absl::OkStatus();
+    absl::Status status = run->Save(folder->path() + "/fork");
+    if (status.ok() && options.forked) options.forked();
+    return status;
   };
 
   // A run that has just begun can be resumed too, and its first weights looked at.

@@ -86,8 +86,9 @@ struct TrainOptions {
   // The state at this step is kept in the folder `fork`, for a run with more members to start from;
   // -1: nowhere.
   int64_t fork_at = -1;
-  std::string advice;          // ends the message about a loss that is not finite
-  std::function<bool()> stop;  // asked after every minibatch
+  std::function<void()> forked;  // called when it has been written
+  std::string advice;            // ends the message about a loss that is not finite
+  std::function<bool()> stop;    // asked after every minibatch
   std::function<void(const TrainProgress&)> progress;
 };
 

@@ -1,4 +1,6 @@
-"""The Python side of tools/latephase: data, tables, plots, sweeps and reports.
+"""The driver: `tools/latephase` in the repository, `latephase` where the wheel is installed.
 
-Apart from late_phase, whose import loads TensorFlow: none of this needs it.
+Commands, data, tables, plots, sweeps and reports. Training and evaluation are done by a C++ program,
+which the driver runs as a child (program.py). A package of its own, because `import late_phase`
+loads TensorFlow, which none of this needs.
 """

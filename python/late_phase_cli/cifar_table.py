@@ -1,8 +1,6 @@
-"""The table of a CIFAR run, or of a folder of runs, beside the paper's: python -m late_phase_cli.cifar_table RUN"""
+"""The table of a CIFAR run, or of a folder of runs, beside the paper's."""
 
-import collections
-
-from late_phase_cli import run_table
+from late_phase_cli import metric_names, run_table, text_table
 
 # Test accuracy in % by network, dataset, training images and control (control_of); for SGD, or where it says so for SWA.
 PAPER = {
@@ -28,8 +26,7 @@ PAPER = {
 }
 # Weight sets of a results.json and what they are called behind the model's name.
 SETS = {"current": ", one member", "collapsed": "", "swa": ", SWA", "ensemble": ", members' predictions averaged"}
-Column = collections.namedtuple("Column", "metric head digits scale", defaults=(4, 1))
-COLUMNS = [Column("accuracy", "test accuracy %", 2, 100), Column("nll", "NLL"), Column("ece", "ECE"), Column("brier", "Brier")]
+COLUMNS = [metric_names.METRICS[name] for name in ("accuracy", "nll", "ece", "brier")]
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
@@ -63,9 +60,9 @@ def render(config, results):
     runs = run_table.runs_of(results)
     # Runs of before the Brier score was measured have none.
     measured = [run["test"][weights] for run in runs for weights in SETS if weights in run["test"]]
-    columns = [column for column in COLUMNS if any(column.metric in metrics for metrics in measured)]
-    heads = [head, *(column.head for column in columns), "paper: accuracy %"]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    columns = [column for column in COLUMNS if any(column.name in metrics for metrics in measured)]
+    heads = [column.head for column in columns]
+    rows = []
     for model in ("base", "late-phase", "accumulation", "lower-rate", "batch-ensemble"):
         mine = [run for run in runs if run["model"] == model]
         for weights, suffix in SETS.items():
@@ -74,22 +71,16 @@ def render(config, results):
             metrics = [run["test"][weights] for run in mine if weights in run["test"]]
             if not metrics:
                 continue
-            of = lambda column: [column.scale * one[column.metric] for one in metrics if one.get(column.metric) is not None]
+            of = lambda column: [column.scale * one[column.name] for one in metrics if one.get(column.name) is not None]
             cells = [run_table.number(of(column), column.digits) for column in columns]
-            lines.append("| " + " | ".join((model.capitalize() + suffix, *cells, paper.get(model + suffix, "–"))) + " |")
-    return lines
+            rows.append([model.capitalize() + suffix, *cells, paper.get(model + suffix, "–")])
+    return text_table.render([head, f"test {heads[0]}", *heads[1:], "paper: accuracy %"], rows)
 
 
 def render_cost(config, result):
     """Time and memory of a short run."""
     step, steps_per_epoch = result["seconds"] / result["steps"], result["steps"] / result["epochs"]
-    return [
-        f"| {network_of(config)}, {DATASETS[config['dataset']]}, batch {config['batch']} | parameters | s/step | peak memory | an epoch |",
-        "|---|---|---|---|---|",
-        f"| {config['model'].capitalize()}, {result['steps']} steps, {result['threads']} threads | {result['parameters']:,} | {step:.1f} | "
-        f"{result['peak_bytes'] / 1e9:.1f} GB | {step * steps_per_epoch / 3600:.1f} h |",
-    ]
-
-
-if __name__ == "__main__":
-    run_table.main("cifar_table", render)
+    return text_table.render(
+        [f"{network_of(config)}, {DATASETS[config['dataset']]}, batch {config['batch']}", "parameters", "s/step", "peak memory", "an epoch"],
+        [[f"{config['model'].capitalize()}, {result['steps']} steps, {result['threads']} threads", f"{result['parameters']:,}", f"{step:.1f}",
+          f"{result['peak_bytes'] / 1e9:.1f} GB", f"{step * steps_per_epoch / 3600:.1f} h"]])

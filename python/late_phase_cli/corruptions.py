@@ -1,14 +1,13 @@
-"""Corrupted test images for `tools/latephase eval --corrupt`: python -m late_phase_cli.corruptions RUN --cache DIR [--data PATH] [--images N] [--seed S]
+"""Corrupted test images for eval --corrupt.
 
 Fifteen corruptions of five severities each, in the layout in which CIFAR-10-C is published: NAME.npy, uint8 [5·n, 32, 32, 3], severity 1
 first, and labels.npy. Written from the definitions of Hendrycks and Dietterich ("Benchmarking neural network robustness to common
 corruptions and perturbations", ICLR 2019) with their severities for CIFAR. They are not the published arrays: the noise is another one, sampling
 between pixels differs in detail, and frost, which lays photographs of ice over an image, has a generated texture in their place.
 
-A run's first N test images are taken; the folder, which is printed, is named by images, N, seed and this file, and is made once.
+A run's first test images are taken; the folder is named by them, their number, the seed and this file, and is made once.
 """
 
-import argparse
 import hashlib
 import io
 import os
@@ -21,6 +20,7 @@ import tomllib
 import numpy
 
 from late_phase_cli import extras
+from late_phase_cli.errors import UserError
 
 Image = extras.need("PIL.Image", "corruptions", "generating corrupted images")
 ndimage = extras.need("scipy.ndimage", "corruptions", "generating corrupted images")
@@ -239,7 +239,7 @@ def corrupted(images, name, severity, seed=0):
 # --- The images and the folder.
 
 
-class DataError(Exception):
+class DataError(UserError):
     """What is wrong with what was given."""
 
 
@@ -291,8 +291,10 @@ def write(folder, images, labels, seed):
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def generated(run, data, cache, images, seed):
-    """The folder with the corrupted images of a run's data set."""
+def generated(run, data, cache, images, seed=0):
+    """The folder, below `cache`, with the corrupted images of a run's data set, which is at `data`: its first `images` test images."""
+    if images < 1 or seed < 0:
+        raise DataError(f"`images` must be at least 1, `seed` at least 0. Received: images={images}, seed={seed}")
     config = tomllib.loads((pathlib.Path(run) / "config.toml").read_text())
     if config.get("dataset") not in SETS:
         raise DataError(f"RUN must be a run of cifar. Received: {run}, a run of {config.get('program')}")
@@ -304,23 +306,3 @@ def generated(run, data, cache, images, seed):
     if not folder.exists():
         write(folder, clean, labels, seed)
     return folder
-
-
-def main():
-    parser = argparse.ArgumentParser(prog="late_phase_cli.corruptions", description="Corrupted test images of a run's data set.")
-    parser.add_argument("run", help="folder of a run of cifar")
-    parser.add_argument("--data", help="folder or archive of CIFAR's binary version", required=True)
-    parser.add_argument("--cache", help="where the folder is made", required=True)
-    parser.add_argument("--images", type=int, default=1000, help="the first test images")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    if arguments.images < 1 or arguments.seed < 0:
-        raise DataError(f"`images` must be at least 1, `seed` at least 0. Received: images={arguments.images}, seed={arguments.seed}")
-    print(generated(arguments.run, arguments.data, arguments.cache, arguments.images, arguments.seed))
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except (DataError, OSError) as error:
-        sys.exit(f"late_phase_cli.corruptions: {error}")

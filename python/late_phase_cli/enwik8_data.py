@@ -1,13 +1,10 @@
-"""Where the text of `tools/latephase train enwik8` comes from: python -m late_phase_cli.enwik8_data [--data PATH].
-
-Prints the path of the raw text, checked, and nothing else; notes go to stderr. PATH is the raw file, a .gz or .zip of it, or a
-folder that holds enwik8, enwik8.gz or enwik8.zip; its default is the environment's LATE_PHASE_DATA. Without either, the copy in
-$XDG_CACHE_HOME/late_phase (default ~/.cache/late_phase) is taken, and fetched first if there is none.
+"""Where the text of enwik8 comes from: --data is the raw file, a .gz or .zip of it, or a folder that holds enwik8, enwik8.gz or
+enwik8.zip; its default is the environment's LATE_PHASE_DATA. Without either, the copy in the cache is taken, and fetched first if there
+is none.
 
 A raw file is used where it is. An archive is unpacked into the cache once.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import errno
@@ -25,6 +22,9 @@ import tempfile
 import urllib.request
 import zipfile
 import zlib
+
+from late_phase_cli import locations
+from late_phase_cli.errors import UserError
 
 BLOCK = 1 << 20
 # What a missing, damaged or foreign file, a full disk or a silent server can raise. A zip file without the text is a KeyError, one with
@@ -48,7 +48,7 @@ class Text:
         return f"enwik8 ({self.size:,} bytes, md5 {self.md5})"
 
 
-class DataError(Exception):
+class DataError(UserError):
     """What was received instead of the text."""
 
 
@@ -65,13 +65,8 @@ def reason(error):
     return error.strerror + (f": {error.filename}" if error.filename else "") + advice
 
 
-def cache_folder():
-    """As tools/setup has it."""
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "late_phase")
-
-
 def cached_file():
-    return os.path.join(cache_folder(), "data", "enwik8")
+    return os.path.join(locations.cache_folder(), "data", "enwik8")
 
 
 def is_cached(text):
@@ -209,7 +204,8 @@ def fetch(text):
     raise DataError("; ".join(failures))
 
 
-def find(data, text):
+def find(data, text=Text()):
+    """The path of the raw text, checked. Notes of what is done go to standard error."""
     name, path = ("data", data) if data is not None else ("LATE_PHASE_DATA", os.environ.get("LATE_PHASE_DATA"))
     try:
         if path or data is not None:
@@ -222,20 +218,3 @@ def find(data, text):
         return cached_file() if is_cached(text) else fetch(text)
     except DataError as error:
         raise DataError(f"a source of {text} must answer. Received: {error}. Get the file elsewhere ({text.url}) and pass --data PATH: the file, or a .gz or .zip of it.") from error
-
-
-def main(arguments, text=Text()):
-    parser = argparse.ArgumentParser(prog="late_phase_cli.enwik8_data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", metavar="PATH", help="the text, an archive of it, or the folder of either")
-    try:
-        print(find(parser.parse_args(arguments).data, text))
-    except DataError as error:
-        say(f"late_phase_cli.enwik8_data: {error}")
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

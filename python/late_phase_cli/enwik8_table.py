@@ -1,6 +1,6 @@
-"""The table of an enwik8 run, or of a folder of runs, beside the paper's: python -m late_phase_cli.enwik8_table RUN"""
+"""The table of an enwik8 run, or of a folder of runs, beside the paper's."""
 
-from late_phase_cli import run_table
+from late_phase_cli import run_table, text_table
 
 # Bits per character: train, test, test with SWA.
 PAPER = {
@@ -29,10 +29,7 @@ def bpc(result, split, weights=None):
 def render(results):
     """The table as lines of Markdown."""
     runs = run_table.runs_of(results)
-    lines = [
-        "| bits per character | train | test | test with SWA | paper: train | test | with SWA |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for model, name in {**NAMES, **CONTROLS}.items():
         mine = [run for run in runs if run["model"] == model]
         if not mine:
@@ -43,7 +40,8 @@ def render(results):
             run_table.number([bpc(run, "test", "swa") for run in mine]),
         )
         paper = tuple(f"{value:.3f}" for value in PAPER[model]) if model in PAPER else ("–",) * 3
-        lines.append("| " + " | ".join((name, *ours, *paper)) + " |")
+        rows.append([name, *ours, *paper])
+    lines = text_table.render(["bits per character", "train", "test", "test with SWA", "paper: train", "test", "with SWA"], rows)
     for run in runs:
         if "members" not in run["test"]:
             continue
@@ -59,14 +57,14 @@ def render(results):
 
 def render_trials(trials):
     """Test BPC, and with SWA, of (name, results) of small trials, one row each."""
-    lines = ["| test / with SWA | " + " | ".join(NAMES.values()) + " |", "|---" * (len(NAMES) + 1) + "|"]
+    rows = []
     for name, results in trials:
         cells = []
         for model in NAMES:
             mine = [run for run in run_table.runs_of(results) if run["model"] == model]
             cells.append(" / ".join(run_table.number([bpc(run, "test", weights) for run in mine]) for weights in ("collapsed", "swa")))
-        lines.append("| " + " | ".join((name, *cells)) + " |")
-    return lines
+        rows.append([name, *cells])
+    return text_table.render(["test / with SWA", *NAMES.values()], rows)
 
 
 def duration(seconds):
@@ -75,17 +73,12 @@ def duration(seconds):
 
 def render_times(runs):
     """How long a whole training takes, from (name, config, results) of short ones: the step's time, and what it comes to."""
-    lines = ["| preset | ms/step | steps of a model | a model | all three |", "|---|---|---|---|---|"]
+    rows = []
     for name, config, result in runs:
         step = result["seconds"] / result["steps"]
         chunks = (config["train_characters"] or 90_000_000) // config["batch"] - 1
         steps = round(config["epochs"] * (chunks // config["sequence"]))
         # The late-phase model is forked at T0.
         share = 2 + 1 - config["t0"] / config["epochs"]
-        lines.append(
-            f"| {name} | {step * 1e3:.0f} | {steps:,} | {duration(step * steps)} | {duration(share * step * steps)} |")
-    return lines
-
-
-if __name__ == "__main__":
-    run_table.main("enwik8_table", lambda config, results: render(results))
+        rows.append([name, f"{step * 1e3:.0f}", f"{steps:,}", duration(step * steps), duration(share * step * steps)])
+    return text_table.render(["preset", "ms/step", "steps of a model", "a model", "all three"], rows)

@@ -1,21 +1,21 @@
-"""Draws the plots of an evaluation: python -m late_phase_cli.evaluation_plot DIR, a folder with the evaluation.json of `tools/latephase eval`.
+"""Draws the plots of an evaluation, from the evaluation.json that eval has written.
 
 reliability.png, and if they were asked for entropy.png (--ood), corruption.png (--corrupt) and flatness.png (--flatness). Those of an earlier
-evaluation in the folder go. Their names are printed.
+evaluation in the folder go.
 """
 
 import json
 import math
 import os
-import sys
 
 from late_phase_cli import plot_style
+from late_phase_cli.errors import UserError
 
 COLOURS = [plot_style.BLUE, plot_style.ORANGE, "#2e8b57", "#8b4f9f", "#b03a48", "#8a7a1f", "#4aa3a3", plot_style.GREY]
 PANELS = 12  # at most, in a plot with a panel per row
 
 
-class PlotError(Exception):
+class PlotError(UserError):
     """What is wrong with the given folder."""
 
 
@@ -25,7 +25,7 @@ def load(folder):
         with open(path) as file:
             return json.load(file)
     except (OSError, ValueError) as error:
-        raise PlotError(f"the folder must hold the evaluation.json of `tools/latephase eval`. Received: {path} ({error})") from error
+        raise PlotError(f"the folder must hold the evaluation.json of eval. Received: {path} ({error})") from error
 
 
 def number(value):
@@ -131,20 +131,13 @@ PLOTS = {
 
 
 def main(folder):
-    evaluation = load(folder)
+    """Returns the names of the plots."""
+    evaluation, drawn = load(folder), []
     for name in PLOTS:
         if os.path.exists(os.path.join(folder, name)):
             os.remove(os.path.join(folder, name))
     for name, (has, draw) in PLOTS.items():
         if has(evaluation):
             plot_style.save(draw(evaluation), os.path.join(folder, name))
-            print(os.path.join(folder, name))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    try:
-        main(sys.argv[1])
-    except (PlotError, OSError) as error:
-        raise SystemExit(f"late_phase_cli.evaluation_plot: {error}") from None
+            drawn.append(os.path.join(folder, name))
+    return drawn

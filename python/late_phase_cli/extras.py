@@ -2,8 +2,10 @@
 
 import importlib
 
+from late_phase_cli.errors import UserError
 
-class MissingExtra(Exception):
+
+class MissingExtra(UserError):
     """A package is not installed; the message names the command that installs it."""
 
 

@@ -10,10 +10,12 @@ import importlib.util
 import os
 from importlib import metadata
 
+from late_phase_cli.errors import UserError
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
-class Missing(Exception):
+class Missing(UserError):
     """What cannot be found, and what to do about it."""
 
 

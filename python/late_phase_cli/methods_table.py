@@ -7,6 +7,8 @@ import json
 import os
 import sys
 
+from late_phase_cli import text_table
+
 # A row: its name, the evaluation it is of, the weights there, and the run if it is not that of the folder's name. Of several runs the mean.
 ROWS = [
     ("base, mean of 3 seeds", "base", "collapsed", None),
@@ -46,7 +48,7 @@ def render(folder):
             evaluations[name] = json.load(file)
     sets = [one["name"] for one in evaluations["base"]["ood"]]
     heads = ["", "networks", "accuracy %", "NLL", "ECE", "Brier", *(f"AUROC {name}" for name in sets), "mCE %", f"δL({SIGMA})"]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    table = []
     for label, name, weights, run in ROWS:
         evaluation = evaluations[name]
         runs = [run] if run else [one["run"] for one in evaluation["runs"]]
@@ -59,8 +61,8 @@ def render(folder):
             *(f"{auroc:.4f}" for auroc in aurocs), f"{100 * mean(row['corruption']['mean_error'] for row in rows):.2f}",
             flatness(evaluation, weights, runs),
         ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        table.append(cells)
+    return text_table.render(heads, table)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,21 @@
-"""What the metrics and weight sets of a results.json are called in tables, how many digits they have, and which way is better."""
+"""What the metrics and weight sets of a results.json are called in tables, how many digits they have, and which way is better.
+
+Of the metrics this is declared in metrics.json beside this file, which the C++ program has built in.
+"""
 
 import dataclasses
+import json
+import pathlib
 import statistics
 
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    head: str
-    digits: int = 4
+    name: str  # in results.json
+    head: str  # in tables
+    label: str = ""  # in plots
+    unit: str = ""  # behind a number in a sentence
+    digits: int = 4  # behind the point
     scale: float = 1  # 100 for shares in percent
     lower_is_better: bool = True
 
@@ -16,18 +24,8 @@ class Metric:
         return "–" if value is None else f"{self.scale * value:.{self.digits}f}"
 
 
-# By the name in results.json, in the order of columns. The first that a run has is drawn.
-METRICS = {
-    "bpc": Metric("BPC"),
-    "accuracy": Metric("accuracy %", 2, 100, lower_is_better=False),
-    "nll": Metric("NLL"),
-    "ece": Metric("ECE"),
-    "brier": Metric("Brier"),
-    "auroc": Metric("AUROC", lower_is_better=False),
-    "mean_auroc": Metric("mean AUROC", lower_is_better=False),  # over sets of other images
-    "mean_error": Metric("mean corruption error %", 2, 100),
-    "loss": Metric("loss"),
-}
+# By name, in the order of columns. The first that a run has is drawn.
+METRICS = {one["name"]: Metric(**one) for one in json.loads(pathlib.Path(__file__).with_name("metrics.json").read_text())}
 # Metrics that say how good a model is; the others say how sure it is of it, or the same again.
 MAIN_METRICS = ("bpc", "accuracy", "nll")
 # By the name in results.json, in the order of columns.
@@ -35,7 +33,7 @@ WEIGHTS = {"collapsed": "collapsed", "swa": "SWA", "current": "one member", "ens
 
 
 def metric_of(name):
-    return METRICS.get(name) or Metric(name.replace("_", " "))
+    return METRICS.get(name) or Metric(name, name.replace("_", " "))
 
 
 def weights_name(name):

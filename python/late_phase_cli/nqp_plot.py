@@ -1,12 +1,9 @@
-"""Draws nqp.png from the results.json of `tools/latephase nqp`: python -m late_phase_cli.nqp_plot FOLDER."""
+"""Draws nqp.png from the results.json of nqp."""
 
-import json
 import os
-import sys
 
-from matplotlib import ticker
-
-from late_phase_cli import plot_style
+from late_phase_cli import files, plot_style
+from matplotlib import ticker  # isort: skip (plot_style says what to do if there is no matplotlib)
 
 
 def column(rows, name):
@@ -63,12 +60,5 @@ def draw(results):
 
 
 def main(folder):
-    with open(os.path.join(folder, "results.json")) as file:
-        figure = draw(json.load(file))
-    plot_style.save(figure, os.path.join(folder, "nqp.png"))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    main(sys.argv[1])
+    plot_style.save(draw(files.read_json(os.path.join(folder, "results.json"))), os.path.join(folder, "nqp.png"))
+    return [f"{folder}/nqp.png"]

@@ -1,4 +1,4 @@
-"""Draws curves.png: python -m late_phase_cli.plot RUN, the folder of a training run, or a folder of several.
+"""Draws curves.png of a training run, or of a folder of several.
 
 One run (config.toml, metrics.jsonl): training and validation, or test where there is no validation part, over the epochs, with the
 start of the late phase and of SWA. Several (RUN/MODEL or RUN/seed-N/MODEL): the evaluations of all models, the mean over the seeds with
@@ -11,27 +11,19 @@ import glob
 import json
 import math
 import os
-import sys
 import tomllib
 
 import numpy
 
-from late_phase_cli import plot_style
+from late_phase_cli import metric_names, plot_style
+from late_phase_cli.errors import UserError
 
 COLOURS = {"base": plot_style.GREY, "rank1": plot_style.ORANGE, "late-phase": plot_style.BLUE}
 OTHER_COLOURS = ["#2e8b57", "#8b4f9f", "#b03a48", "#8a7a1f"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """What a program's runs are judged by."""
-
-    key: str  # in metrics.jsonl
-    label: str
-    lower_is_better: bool
-
-
-METRICS = {"enwik8": Metric("bpc", "bits per character", True), "cifar": Metric("accuracy", "accuracy", False)}
+# What a program's runs are judged by.
+METRICS = {program: metric_names.METRICS[name] for program, name in (("enwik8", "bpc"), ("cifar", "accuracy"))}
 
 
 @dataclasses.dataclass
@@ -53,7 +45,7 @@ class Run:
     evaluations: dict  # "collapsed", "swa" -> Series; those that have values
 
 
-class PlotError(Exception):
+class PlotError(UserError):
     """What is wrong with the given folder."""
 
 
@@ -120,7 +112,7 @@ def load_run(folder):
     config = read_config(folder)
     path = os.path.join(folder, "metrics.jsonl")
     rows = read_metrics(path)
-    key = METRICS[config["program"]].key
+    key = METRICS[config["program"]].name
     try:
         training = series([row for row in rows if row["kind"] == "train"], key)
         evaluations = [row for row in rows if row["kind"] == "evaluation"]
@@ -251,6 +243,7 @@ def draw_comparison(runs, folder):
 
 
 def main(folder):
+    """Returns the name of the plot; below a folder of several runs each has its own."""
     runs = [load_run(one) for one in find_runs(folder)]
     single = is_run(folder)
     for run in runs:
@@ -259,12 +252,4 @@ def main(folder):
             plot_style.save(draw_run(run), os.path.join(run.folder, "curves.png"))
     if not single:
         plot_style.save(draw_comparison(runs, folder), os.path.join(folder, "curves.png"))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    try:
-        main(sys.argv[1])
-    except (PlotError, OSError) as error:
-        raise SystemExit(f"late_phase_cli.plot: {error}") from None
+    return [f"{folder}/curves.png"]

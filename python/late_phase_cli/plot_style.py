@@ -1,8 +1,6 @@
 """What the plots have in common: drawn without a screen, plain axes, files that are whole or not there. Imports matplotlib."""
 
-import os
-
-from late_phase_cli import extras
+from late_phase_cli import extras, files
 
 extras.need("matplotlib", "plots", "drawing plots").use("Agg")
 from matplotlib import pyplot  # noqa: E402 (the backend comes first)
@@ -19,12 +17,8 @@ def finish_axes(axes):
 
 
 def save(figure, path):
-    """Written aside, then renamed."""
-    aside = f"{path}.part{os.getpid()}"
     try:
-        figure.savefig(aside, dpi=150, format="png")
-        os.replace(aside, path)
+        with files.replacing(path) as aside:
+            figure.savefig(aside, dpi=150, format="png")
     finally:
         pyplot.close(figure)
-        if os.path.exists(aside):
-            os.remove(aside)

@@ -1,20 +1,8 @@
-"""One HTML page of training runs and sweeps, to read, to print and to pass on: it needs no other file and no network.
+"""One HTML page of training runs and sweeps. How it looks is in report_page.py and its templates."""
 
-  tools/latephase report runs/cifar-convnet runs/k-sweep --out report.html
-
-The test metrics of all runs side by side, the settings in which they differ, curves, cost, and evaluations (RUN/evaluation) where there are
-any. RUN is the folder of a run, of several (base, late-phase, seed-0, ...), of a sweep, or of an evaluation (eval --out); the curves of a sweep's
-runs are shown when these are named.
-"""
-
-import argparse
 import collections
-import os
-import sys
 
-from late_phase_cli import metric_names, plot, report_evaluation, report_page, report_runs, sweep_table
-
-COMMAND = "tools/latephase report"
+from late_phase_cli import files, metric_names, plot, report_evaluation, report_page, report_runs, sweep_plot, sweep_table
 
 
 def metrics_table(
@@ -159,7 +147,7 @@ def sweep_section(source, anchor):
                 text=lambda metric, value: metric_names.mean_text(metric, value["mean"], value["standard_error"]),
             )
         )
-    figure = sweep_table.draw(sweep)
+    figure = sweep_plot.draw(sweep)
     runs = report_runs.sweep_runs(sweep)
     content = {
         "program": sweep["program"],
@@ -264,31 +252,13 @@ def compose(sources, title):
 
 
 def write(path, text):
-    """Written aside, then renamed: whole or not there."""
-    aside = f"{path}.part{os.getpid()}"
     try:
-        with open(aside, "w", encoding="utf-8") as file:
+        with files.replacing(path) as aside, open(aside, "w", encoding="utf-8") as file:
             file.write(text)
-        os.replace(aside, path)
     except OSError as error:
         raise report_runs.ReportError(f"`out` must be a file that can be written. Received: out={path} ({error.strerror})") from error
-    finally:
-        if os.path.exists(aside):
-            os.remove(aside)
 
 
-def main(arguments):
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="+", metavar="RUN", help="the folder of a run, of several runs, of a sweep or of an evaluation")
-    parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
-    parser.add_argument("--title", default="Training runs", help="its title")
-    options = parser.parse_args(arguments)
-    write(options.out, compose(report_runs.read_sources(options.run), options.title))
-    print(options.out)
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except (report_runs.ReportError, plot.PlotError) as error:
-        sys.exit(f"{COMMAND}: {error}")
+def main(folders, out, title):
+    """Writes the page of the folders to the file `out`."""
+    write(out, compose(report_runs.read_sources(folders), title))

@@ -6,9 +6,10 @@ import json
 import os
 
 from late_phase_cli import plot, run_table, sweep_table
+from late_phase_cli.errors import UserError
 
 
-class ReportError(Exception):
+class ReportError(UserError):
     """What is wrong with a given folder or file."""
 
 

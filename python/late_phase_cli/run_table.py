@@ -1,10 +1,11 @@
 """What the tables of training runs have in common."""
 
-import json
 import pathlib
 import statistics
-import sys
 import tomllib
+
+from late_phase_cli import files
+from late_phase_cli.errors import UserError
 
 
 def runs_of(results):
@@ -25,15 +26,7 @@ def number(values, digits=3):
 def read_run(folder):
     """config.toml and results.json of a run, or of a folder of runs."""
     folder = pathlib.Path(folder)
-    return tomllib.loads((folder / "config.toml").read_text()), json.loads((folder / "results.json").read_text())
-
-
-def main(module, render):
-    """Prints render(config, results) of the folder that the command line names."""
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: python -m late_phase_cli.{module} RUN")
     try:
-        config, results = read_run(sys.argv[1])
+        return tomllib.loads((folder / "config.toml").read_text()), files.read_json(folder / "results.json")
     except (OSError, ValueError) as error:
-        sys.exit(f"late_phase_cli.{module}: {sys.argv[1]} must hold the results of a run. Received: {error}")
-    print("\n".join(render(config, results)))
+        raise UserError(f"{folder} must hold the results of a run. Received: {error}") from error

@@ -4,13 +4,15 @@ import dataclasses
 import itertools
 import re
 
+from late_phase_cli.errors import UserError
+
 # The model that `late-phase` is until its members are spawned: what one member means.
 SINGLE = {"cifar": "base", "enwik8": "rank1"}
 # Settings that such a model does not look at.
 OF_MEMBERS = ("members", "t0", "sigma", "gamma")
 
 
-class SweepError(Exception):
+class SweepError(UserError):
     """What is wrong with the command line or the folder."""
 
 

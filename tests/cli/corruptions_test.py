@@ -1,8 +1,6 @@
 """late_phase_cli.corruptions: what the corruptions do to images, and the folder that eval reads."""
 
 import os
-import subprocess
-import sys
 import tarfile
 
 import numpy
@@ -139,15 +137,19 @@ def test_images_come_from_archives_too(tmp_path):
 
 def test_what_is_wrong_is_said(tmp_path):
     run = make_run(tmp_path / "run")
-    command = [sys.executable, "-m", "late_phase_cli.corruptions", run, "--cache", tmp_path / "cache", "--data"]
-    say = lambda *arguments: subprocess.run([*command, *arguments], capture_output=True, text=True)
-    missing = say(tmp_path)
-    assert missing.returncode == 1 and "`data` must hold test_batch.bin" in missing.stderr and f"Received: data={tmp_path}" in missing.stderr
+
+    def complaint(data, images=1000):
+        with pytest.raises(corruptions.DataError) as refused:
+            corruptions.generated(run, data, tmp_path / "cache", images)
+        return str(refused.value)
+
+    missing = complaint(tmp_path)
+    assert "`data` must hold test_batch.bin" in missing and f"Received: data={tmp_path}" in missing
     (tmp_path / "test_batch.bin").write_bytes(bytes(3000))
-    assert "whole records of 3073 bytes" in say(tmp_path).stderr
+    assert "whole records of 3073 bytes" in complaint(tmp_path)
     (tmp_path / "damaged.tar.gz").write_bytes(b"\x1f\x8b\x08nothing")
-    assert "damaged.tar.gz (" in say(tmp_path / "damaged.tar.gz").stderr
-    assert "`images` must be at least 1" in say(tmp_path, "--images", "0").stderr
+    assert "damaged.tar.gz (" in complaint(tmp_path / "damaged.tar.gz")
+    assert "`images` must be at least 1" in complaint(tmp_path, 0)
     (run / "config.toml").write_text('program = "enwik8"\n')
-    assert "a run of enwik8" in say(tmp_path).stderr
+    assert "a run of enwik8" in complaint(tmp_path)
     assert not (tmp_path / "cache").exists()

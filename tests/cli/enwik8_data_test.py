@@ -19,7 +19,7 @@ import zipfile
 
 import pytest
 
-from late_phase_cli import enwik8_data
+from late_phase_cli import enwik8_data, locations
 
 RAW = random.Random(1).randbytes(300_000) * 5  # more than a block
 OTHER = RAW[:-1] + bytes([RAW[-1] ^ 1])  # same size
@@ -110,24 +110,17 @@ def package(tmp_path, monkeypatch):
     return make
 
 
-def find(capsys, *arguments, text=TEXT):
-    """The path that the program prints, and only that."""
-    status = enwik8_data.main(list(arguments), text)
-    out, err = capsys.readouterr()
-    assert status == 0, err
-    assert out.endswith("\n") and out.count("\n") == 1
-    return out[:-1]
+def find(data=None, text=TEXT):
+    return enwik8_data.find(data, text)
 
 
-def complaint(capsys, *arguments, text=TEXT):
-    """The one message; notes of what is being done end in dots."""
-    status = enwik8_data.main(list(arguments), text)
-    out, err = capsys.readouterr()
-    messages = [line for line in err.splitlines() if not line.endswith(" ...")]
-    assert status == 2 and out == "" and len(messages) == 1, (out, err)
-    assert messages[0].startswith("late_phase_cli.enwik8_data: ") and "Received: " in messages[0] and "--data" in messages[0]
-    assert f"{len(RAW):,} bytes, md5 {TEXT.md5}" in messages[0]
-    return messages[0]
+def complaint(data=None, text=TEXT):
+    with pytest.raises(enwik8_data.DataError) as refused:
+        enwik8_data.find(data, text)
+    message = str(refused.value)
+    assert "\n" not in message and "Received: " in message and "--data" in message
+    assert f"{len(RAW):,} bytes, md5 {TEXT.md5}" in message
+    return message
 
 
 def content(path):
@@ -140,59 +133,59 @@ def test_the_real_text_is_the_default():
 
 
 @pytest.mark.parametrize("by", ["flag", "environment"])
-def test_raw_file_is_used_in_place(tmp_path, capsys, monkeypatch, cache, by):
+def test_raw_file_is_used_in_place(tmp_path, monkeypatch, cache, by):
     path = tmp_path / "some name.zip"  # decided by content
     path.write_bytes(RAW)
     if by == "flag":
         monkeypatch.setenv("LATE_PHASE_DATA", "/nowhere")  # the flag comes first
-        assert find(capsys, "--data", str(path)) == str(path)
+        assert find(str(path)) == str(path)
     else:
         monkeypatch.setenv("LATE_PHASE_DATA", str(path))
-        assert find(capsys) == str(path)
+        assert find() == str(path)
     assert not cache.exists()
 
 
-def test_relative_path_becomes_absolute(tmp_path, capsys, monkeypatch):
+def test_relative_path_becomes_absolute(tmp_path, monkeypatch):
     (tmp_path / "text").write_bytes(RAW)
     monkeypatch.chdir(tmp_path)
-    assert find(capsys, "--data", "text") == str(tmp_path / "text")
+    assert find("text") == str(tmp_path / "text")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zipped])
-def test_archive_is_unpacked_once(tmp_path, capsys, cache, pack):
+def test_archive_is_unpacked_once(tmp_path, cache, pack):
     path = tmp_path / "archive"
     path.write_bytes(pack(RAW))
-    assert find(capsys, "--data", str(path)) == str(cache / "enwik8")
+    assert find(str(path)) == str(cache / "enwik8")
     assert content(cache / "enwik8") == RAW
     inode = os.stat(cache / "enwik8").st_ino
-    find(capsys, "--data", str(path))
+    find(str(path))
     assert os.stat(cache / "enwik8").st_ino == inode
     # A cached file of the wrong size is replaced, not used.
     (cache / "enwik8").write_bytes(RAW[:10])
-    find(capsys, "--data", str(path))
+    find(str(path))
     assert content(cache / "enwik8") == RAW
 
 
 @pytest.mark.parametrize("name, pack", [("enwik8", bytes), ("enwik8.gz", gzip.compress), ("enwik8.zip", zipped)])
-def test_folder_holds_any_form(tmp_path, capsys, name, pack):
+def test_folder_holds_any_form(tmp_path, name, pack):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / name).write_bytes(pack(RAW))
-    assert content(find(capsys, "--data", str(folder))) == RAW
+    assert content(find(str(folder))) == RAW
 
 
-def test_cached_copy_needs_no_source(capsys, cache):
+def test_cached_copy_needs_no_source(cache):
     cache.mkdir(parents=True)
     (cache / "enwik8").write_bytes(RAW)
-    assert find(capsys) == str(cache / "enwik8")
+    assert find() == str(cache / "enwik8")
 
 
 def test_cache_is_below_home_by_default(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert enwik8_data.cache_folder() == "/home/someone/.cache/late_phase"
+    assert locations.cache_folder() == "/home/someone/.cache/late_phase"
     monkeypatch.setenv("XDG_CACHE_HOME", "")  # empty is as good as unset, as in tools/setup
-    assert enwik8_data.cache_folder() == "/home/someone/.cache/late_phase"
+    assert locations.cache_folder() == "/home/someone/.cache/late_phase"
 
 
 @pytest.mark.parametrize(
@@ -214,10 +207,10 @@ def test_cache_is_below_home_by_default(monkeypatch):
         (zipped(member="enwik9"), "There is no item named 'enwik8' in the archive"),
     ],
 )
-def test_wrong_or_damaged_file_is_refused(tmp_path, capsys, data, received):
+def test_wrong_or_damaged_file_is_refused(tmp_path, data, received):
     path = tmp_path / "text"
     path.write_bytes(data)
-    message = complaint(capsys, "--data", str(path))
+    message = complaint(str(path))
     assert f"`data` must be enwik8 ({len(RAW):,} bytes" in message and f"Received: data={path} (" in message and received in message
 
 
@@ -226,33 +219,33 @@ def test_wrong_or_damaged_file_is_refused(tmp_path, capsys, data, received):
     [("/nowhere/enwik8", "(No such file or directory: /nowhere/enwik8)"), ("", "(No such file or directory"),
      ("/proc/self/mem", "(Input/output error"), ("/dev/zero", "(not a file)"), (".", "(a folder without enwik8, enwik8.gz or enwik8.zip)")],
 )
-def test_path_without_the_text_is_refused(tmp_path, capsys, monkeypatch, path, received):
+def test_path_without_the_text_is_refused(tmp_path, monkeypatch, path, received):
     monkeypatch.chdir(tmp_path)
-    assert received in complaint(capsys, "--data", path)
+    assert received in complaint(path)
 
 
-def test_environment_is_named_when_it_is_wrong(capsys, monkeypatch):
+def test_environment_is_named_when_it_is_wrong(monkeypatch):
     monkeypatch.setenv("LATE_PHASE_DATA", "/nowhere")
-    assert "Received: LATE_PHASE_DATA=/nowhere (No such file" in complaint(capsys)
+    assert "Received: LATE_PHASE_DATA=/nowhere (No such file" in complaint()
 
 
-def test_full_disk_is_named(tmp_path, capsys, monkeypatch, cache):
+def test_full_disk_is_named(tmp_path, monkeypatch, cache):
     path = tmp_path / "enwik8.gz"
     path.write_bytes(gzip.compress(RAW))
     monkeypatch.setattr(enwik8_data, "open", lambda name, mode: open("/dev/full" if "w" in mode else name, mode), raising=False)
-    message = complaint(capsys, "--data", str(path))
+    message = complaint(str(path))
     assert "No space left on device" in message and "make room, or set XDG_CACHE_HOME" in message
     assert not os.listdir(cache)
 
 
-def test_cache_that_cannot_be_made_is_named(tmp_path, capsys, monkeypatch):
+def test_cache_that_cannot_be_made_is_named(tmp_path, monkeypatch):
     path = tmp_path / "enwik8.gz"
     path.write_bytes(gzip.compress(RAW))
     monkeypatch.setenv("XDG_CACHE_HOME", str(path))
-    assert f"(Not a directory: {path}/late_phase" in complaint(capsys, "--data", str(path))
+    assert f"(Not a directory: {path}/late_phase" in complaint(str(path))
 
 
-def test_authors_site_is_asked_once(capsys, site, cache):
+def test_authors_site_is_asked_once(site, cache):
     requests = []
 
     def answer(request):
@@ -263,7 +256,7 @@ def test_authors_site_is_asked_once(capsys, site, cache):
 
     text = dataclasses.replace(TEXT, url=site(answer))
     for _ in range(2):
-        assert find(capsys, text=text) == str(cache / "enwik8")
+        assert find(text=text) == str(cache / "enwik8")
     assert content(cache / "enwik8") == RAW and requests == ["/enwik8.zip"]
 
 
@@ -287,12 +280,12 @@ def answer_late(request):
 
 
 @pytest.mark.parametrize("answer", [None, refuse, answer_late, cut_off, b"<html>Log in first</html>", zipped(OTHER), RAW])
-def test_package_stands_in_for_the_site(capsys, monkeypatch, site, package, cache, answer):
+def test_package_stands_in_for_the_site(monkeypatch, site, package, cache, answer):
     fetched, fetch = [], enwik8_data.fetch_from_package
     monkeypatch.setattr(enwik8_data, "fetch_from_package", lambda text: fetched.append(fetch(text)) or fetched[-1])
     package({"data/enwik8.gz": gzip.compress(RAW)})
     text = dataclasses.replace(TEXT, url=site(answer) if answer else NOWHERE, patience=1)
-    assert [find(capsys, text=text)] == fetched == [str(cache / "enwik8")]
+    assert [find(text=text)] == fetched == [str(cache / "enwik8")]
     assert content(cache / "enwik8") == RAW
 
 
@@ -306,10 +299,10 @@ def test_package_stands_in_for_the_site(capsys, monkeypatch, site, package, cach
         ({"data/enwik8.gz": RAW}, "Not a gzipped file"),
     ],
 )
-def test_without_any_source_both_reasons_are_told(capsys, package, cache, files, received):
+def test_without_any_source_both_reasons_are_told(package, cache, files, received):
     if files is not None:
         package(files)
-    message = complaint(capsys)
+    message = complaint()
     assert f"Received: {NOWHERE}: <urlopen error [Errno 111] Connection refused>; PyPI's" in message and received in message
     assert "pass --data PATH" in message and not os.listdir(cache)
 
@@ -337,12 +330,12 @@ def without_pip(monkeypatch, site, files, archive):
 
 
 def test_an_environment_without_pip_has_the_package_from_the_index(
-    capsys, monkeypatch, tmp_path, site, package, cache
+    monkeypatch, tmp_path, site, package, cache
 ):
     package({"data/enwik8.gz": gzip.compress(RAW)})
     archive = content(tmp_path / "index" / "mingru_pytorch-0.2.1.tar.gz")
     text = without_pip(monkeypatch, site, ["bdist_wheel", "sdist"], archive)
-    assert find(capsys, text=text) == str(cache / "enwik8")
+    assert find(text=text) == str(cache / "enwik8")
     assert content(cache / "enwik8") == RAW
 
 
@@ -356,9 +349,9 @@ def test_an_environment_without_pip_has_the_package_from_the_index(
     ],
 )
 def test_an_index_that_lacks_the_package_is_told(
-    capsys, monkeypatch, site, cache, files, archive, received
+    monkeypatch, site, cache, files, archive, received
 ):
-    message = complaint(capsys, text=without_pip(monkeypatch, site, files, archive))
+    message = complaint(text=without_pip(monkeypatch, site, files, archive))
     assert "PyPI's mingru-pytorch==0.2.1: " in message and received in message
     assert f"Get the file elsewhere ({NOWHERE}) and pass --data PATH" in message
     assert not os.listdir(cache)
@@ -366,8 +359,10 @@ def test_an_index_that_lacks_the_package_is_told(
 
 def run_program(text):
     """As a process of its own, with this text."""
-    script = f"import signal, sys; from late_phase_cli import enwik8_data as e; signal.signal(signal.SIGINT, signal.default_int_handler); " \
-             f"sys.exit(e.main([], e.{text!r}))"
+    script = ("import sys; from late_phase_cli import enwik8_data as e, interrupt\n"
+              "interrupt.listen()\n"
+              f"try:\n    print(e.find(None, e.{text!r}))\n"
+              "except KeyboardInterrupt:\n    sys.exit(interrupt.status())\n")
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])})
 

@@ -3,8 +3,6 @@
 import json
 import os
 import struct
-import subprocess
-import sys
 
 import pytest
 
@@ -96,5 +94,5 @@ def test_runs_of_text_have_no_figures(tmp_path):
 def test_missing_and_damaged_evaluations_are_named(tmp_path, text):
     if text:
         (tmp_path / "evaluation.json").write_text(text)
-    run = subprocess.run([sys.executable, "-m", "late_phase_cli.evaluation_plot", tmp_path], capture_output=True, text=True)
-    assert run.returncode == 1 and f"must hold the evaluation.json of `tools/latephase eval`. Received: {tmp_path}" in run.stderr
+    with pytest.raises(evaluation_plot.PlotError, match=f"must hold the evaluation.json of eval. Received: {tmp_path}"):
+        evaluation_plot.main(str(tmp_path))

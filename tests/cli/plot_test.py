@@ -23,7 +23,7 @@ def make_run(folder, model="base", seed=0, program="enwik8", t0=2.0, swa_start=4
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
         f'program = "{program}"\nmodel = "{model}"\nseed = {seed}\nt0 = {t0}\nswa_start = {swa_start}\nepochs = {epochs}\n')
-    key = plot.METRICS[program].key
+    key = plot.METRICS[program].name
     of_training, split = ([key], "validation") if program == "enwik8" else ([], "test")
     offset = {"base": 0.3, "rank1": 0.2}.get(model, 0.1) + 0.01 * seed
     curve = lambda epoch: offset + 1.5 + 3 * math.exp(-3 * epoch)
@@ -215,8 +215,8 @@ def damage(tmp_path, what):
 )
 def test_what_cannot_be_drawn_is_told(tmp_path, what, message):
     run = damage(tmp_path, what)
-    program = subprocess.run([sys.executable, "-m", "late_phase_cli.plot", str(run)], capture_output=True, text=True)
-    assert program.returncode == 1 and program.stdout == ""
-    assert program.stderr.startswith("late_phase_cli.plot: ") and program.stderr.count("\n") == 1, program.stderr
+    program = subprocess.run([sys.executable, "-m", "late_phase_cli", "plot", str(run)], capture_output=True, text=True)
+    assert program.returncode == 2 and program.stdout == ""
+    assert program.stderr.startswith("latephase plot: ") and program.stderr.count("\n") == 1, program.stderr
     assert message.format(run=run) in program.stderr
     assert not list(tmp_path.rglob("*.part*"))

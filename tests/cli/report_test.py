@@ -56,7 +56,7 @@ class Page(html.parser.HTMLParser):
 
 
 def make(out, *folders, title="Training runs"):
-    report.main([*map(str, folders), "--out", str(out), "--title", title])
+    report.main([*map(str, folders)], str(out), title)
     return Page(out.read_text(encoding="utf-8"))
 
 
@@ -262,7 +262,7 @@ def test_a_page_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(report_runs.ReportError, match="`out` must be a file that can be written.*No space left"):
-        report.main(["docs/results/cifar-convnet-quick/base", "--out", str(out)])
+        report.main(["docs/results/cifar-convnet-quick/base"], str(out), "Training runs")
     assert out.read_text() == "the page of yesterday" and os.listdir(tmp_path) == ["out.html"]
 
 
@@ -291,8 +291,8 @@ def test_what_cannot_be_reported_is_told(tmp_path, damage, message):
     shutil.copytree("docs/results/cifar-convnet-quick/base", run)
     out.parent.mkdir()
     damage(run, out)
-    program = subprocess.run([sys.executable, "-m", "late_phase_cli.report", run, "--out", out], capture_output=True, text=True,
+    program = subprocess.run([sys.executable, "-m", "late_phase_cli", "report", run, "--out", out], capture_output=True, text=True,
                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    assert program.returncode == 1 and program.stdout == "" and program.stderr.count("\n") == 1, program.stderr
-    assert program.stderr.startswith("tools/latephase report: ") and message.format(run=run, out=out) in program.stderr
+    assert program.returncode == 2 and program.stdout == "" and program.stderr.count("\n") == 1, program.stderr
+    assert program.stderr.startswith("latephase report: ") and message.format(run=run, out=out) in program.stderr
     assert not list(tmp_path.rglob("*.part*")) and not out.is_file()

@@ -5,14 +5,13 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 import tomllib
 
 import numpy
 import pytest
 
-from late_phase_cli import sweep, sweep_plan, sweep_table
+from late_phase_cli import errors, main, sweep, sweep_plan, sweep_plot, sweep_table
 from tests.support import cifar_files, program_runs
 
 # 50 training images, 10 minibatches of 5 an epoch.
@@ -26,22 +25,18 @@ def files(tmp_path_factory):
 
 
 def command(files, out, *arguments):
-    return [sys.executable, "-m", "late_phase_cli.sweep", "cifar", "--data", files, "--out", str(out), *map(str, arguments)]
-
-
-def environment():
-    return {**program_runs.ENVIRONMENT, "LATE_PHASE_TRAIN": program_runs.PROGRAM, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return ["sweep", "cifar", "--data", files, "--out", out, *arguments]
 
 
 def run(files, out, *arguments):
-    return subprocess.run(command(files, out, *arguments), capture_output=True, text=True, env=environment())
+    return program_runs.drive(*command(files, out, *arguments))
 
 
 def refusal(monkeypatch, *arguments):
-    for name, value in environment().items():
+    for name, value in {**program_runs.ENVIRONMENT, "LATE_PHASE_PROGRAM": program_runs.PROGRAM}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(sweep_plan.SweepError) as refused:
-        sweep.main([*map(str, arguments)])
+    with pytest.raises(errors.UserError) as refused:
+        sweep.run(main.parse(["sweep", *map(str, arguments)]))
     return str(refused.value)
 
 
@@ -105,7 +100,7 @@ def test_table_and_results_are_means_and_standard_errors_of_the_runs(swept):
 
 def test_figure_shows_the_table(swept):
     results = sweep_table.collect(swept[0])
-    panel, = sweep_table.draw(results).axes
+    panel, = sweep_plot.draw(results).axes
     drawn = {container.get_label(): container for container in panel.containers}
     assert list(drawn) == ["collapsed", "SWA", "one member", "ensemble"]
     line, _, (bars,) = drawn["collapsed"].lines
@@ -124,7 +119,7 @@ def test_finished_runs_stay_and_values_can_be_added(swept, files):
     times = [os.stat(folder / "results.json").st_mtime_ns for folder in folders]
     again = run(files, out, *SMALL[:6], *SMALL[8:], "--over", "members=1,3,2", "--seeds", 2, "--seed", 4)
     assert again.returncode == 0, again.stderr
-    assert "6 runs, 4 of them finished" in again.stderr and again.stderr.count("begins") == 2
+    assert "6 runs, 4 of them finished" in again.stderr and again.stderr.count(": started;") == 2
     assert [os.stat(folder / "results.json").st_mtime_ns for folder in folders] == times
     lines = [line for line in again.stdout.splitlines() if line.startswith("|")]
     assert lines[:4] == [line for line in first.stdout.splitlines() if line.startswith("|")] and lines[4].startswith("| 2 | 2 | ")
@@ -149,7 +144,7 @@ def test_stopped_and_killed_sweeps_go_on_bit_for_bit(tmp_path, files):
     arguments = [*flags[:10], *flags[12:], "--over", "sigma=0.1", "--threads", 2]
     out = tmp_path / "out"
     folder = out / "sigma-0.1" / "seed-0"
-    first = subprocess.Popen(command(files, out, *arguments), stderr=subprocess.PIPE, text=True, env=environment())
+    first = program_runs.driver(*command(files, out, *arguments))
     checkpoint_after(folder, 4, first)
     first.send_signal(signal.SIGTERM)
     _, stderr = first.communicate()
@@ -157,7 +152,7 @@ def test_stopped_and_killed_sweeps_go_on_bit_for_bit(tmp_path, files):
     stopped_at = int(program_runs.checkpoint_folders(folder)[-1][-12:])
     assert stopped_at < 90 and not (out / "results.json").exists()
 
-    second = subprocess.Popen(command(files, out, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    second = program_runs.driver(*command(files, out, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     checkpoint_after(folder, stopped_at + 2, second)
     (child,) = children_of(second.pid)
     second.kill()
@@ -189,11 +184,10 @@ def test_a_point_that_fails_does_not_take_the_others_along(tmp_path, files):
 def test_a_run_that_others_stop_is_told(tmp_path):
     """A stand-in for train that ends as after a signal."""
     program = tmp_path / "train"
-    program.write_text("#!/bin/sh\ncase $* in *--help) echo ' --sigma TEXT' ;; *--dry-run) echo 'sigma = 1' ;; *) echo 'stopped at step 3' ;; esac\n")
+    program.write_text("#!/bin/sh\ncase $* in flags*) echo '--sigma' ;; *--dry-run) echo 'sigma = 1' ;; *) echo 'stopped at step 3' ;; esac\n")
     program.chmod(0o755)
-    result = subprocess.run(command("data", tmp_path / "out", "--over", "sigma=1"), capture_output=True, text=True,
-                            env={**environment(), "LATE_PHASE_TRAIN": str(program)})
-    assert result.returncode == 1 and "sigma 1, seed 0: ended before its time: stopped at step 3" in result.stderr, result.stderr
+    result = program_runs.drive(*command("data", tmp_path / "out", "--over", "sigma=1"), env={"LATE_PHASE_PROGRAM": str(program)})
+    assert result.returncode == 1 and "sigma 1, seed 0: stopped early: stopped at step 3" in result.stderr, result.stderr
     assert "sigma 1, seed 0 has no results and is not in the table" in result.stderr
 
 
@@ -226,7 +220,7 @@ def test_a_grid_of_text_runs_is_told_in_bpc(tmp_path):
         "| K | T0, epochs | seeds | test BPC | SWA: BPC |", "|---|---|---|---|---|", "| 2 | 1 | 1 | 2.0000 | – |", "| 2 | 2.5 | 1 | 2.1250 | – |",
         "| 5 | 1 | 1 | 2.2500 | – |", "| 5 | 2.5 | 1 | 2.3750 | – |"]
     assert results["sweep"]["config"] == {"units": 8}
-    panel, = sweep_table.draw(results).axes
+    panel, = sweep_plot.draw(results).axes
     assert {container.get_label(): list(container.lines[0].get_ydata()) for container in panel.containers} == {"K 2": [2, 2.125], "K 5": [2.25, 2.375]}
 
 
@@ -248,7 +242,8 @@ def test_the_papers_figures_stand_beside_its_network():
         ("--over members=2,2", "`over` must name each setting and each value once. Received: over=members=2,2"),
         ("--over seed=1,2", "--seeds N repeats every point. Received: over=seed=1,2"),
         ("--over members=2 --seeds 0", "`seeds` must be an integer >= 1. Received: seeds=0"),
-        ("--over members=2 --jobs 0", "`jobs` must be an integer >= 1. Received: jobs=0"),
+        ("", "`over` must be given"),
+        ("--over members=2 --parallel 0", "`parallel` must be an integer >= 1. Received: parallel=0"),
         ("--over members=2 --members 3", "`members` must be given by --over or by a flag, not both. Received: --members and --over members=2"),
         ("--over members=2 --model base", "`model` must be late-phase where members are varied"),
         ("--over sigma=1 --model all", "`model` must be one model"),
@@ -282,7 +277,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path, monkeypatch, files
 def test_a_folder_is_worked_in_once_at_a_time(tmp_path):
     out, plan = str(tmp_path / "out"), {"program": "cifar", "seeds": [0], "points": []}
     with sweep.locked_folder(out, plan):
-        with pytest.raises(sweep_plan.SweepError, match="`out` must not be at work already"), sweep.locked_folder(out, plan):
+        with pytest.raises(errors.UserError, match="`out` must not be in use by another process"), sweep.locked_folder(out, plan):
             pass
     with sweep.locked_folder(out, plan):
         pass
@@ -290,6 +285,6 @@ def test_a_folder_is_worked_in_once_at_a_time(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(sweep_plan.SweepError, match="`out` must be a folder that can be made.*Received: out=.*/file/out"):
+    with pytest.raises(errors.UserError, match="`out` must be a folder that can be made.*Received: out=.*/file/out"):
         with sweep.locked_folder(str(tmp_path / "file" / "out"), {}):
             pass

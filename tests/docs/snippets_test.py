@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import late_phase.checkpoint
 import late_phase.keras
-from late_phase_cli import run_table
+from late_phase_cli import main, run_table
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]
 
@@ -134,11 +134,9 @@ def test_signatures_were_found():
 
 
 def commands():
-    """What tools/latephase can be asked for, by its usage text: COMMAND -> the words that may follow it, if they are fixed."""
-    found = {}
-    for command, word in re.findall(r"^  ([a-z-]+)(?: ([a-z0-9]+))? .*  ", read("tools/latephase"), re.M):
-        found.setdefault(command, set()).update([word] if word else [])
-    return found
+    """What the driver can be asked for: COMMAND -> the words that may follow it, if they are fixed."""
+    found = {command: set() for command in main.make_parser().commands}
+    return found | {"train": {*main.TRAINED}, "sweep": {*main.TRAINED}, "bench": {*main.BENCHMARKS}}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -309,7 +309,7 @@ TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
   for (int round = 0; round < 8; ++round) {
     std::filesystem::remove_all(dir_);
     const std::string dir = dir_;
-    const char* arguments[] = {"tests/checkpoint_writer", dir.c_str(), nullptr};
+    const char* arguments[] = {"tests/optimizers/checkpoint_writer", dir.c_str(), nullptr};
     pid_t writer = 0;
     ASSERT_EQ(posix_spawn(&writer, arguments[0], nullptr, nullptr, const_cast<char**>(arguments),
                           environ),

@@ -213,7 +213,7 @@ def test_another_run_is_never_overwritten(text, trained):
 
 
 def test_eval_gives_the_figures_of_the_run(text, trained):
-    test = program_runs.read_results(trained)["runs"][2]["test"]
+    test = program_runs.read_results(trained)["runs"][-1]["test"]
     result = program_runs.run("eval", trained, "--data", text, "--threads", 2)
     assert result.returncode == 0, result.stderr
     rows = dict(line.strip("| ").split(" | ") for line in result.stdout.splitlines() if line.startswith("| "))
@@ -227,7 +227,7 @@ def test_eval_gives_the_figures_of_the_run(text, trained):
 
 
 def test_eval_on_another_split(text, trained):
-    validation = program_runs.read_results(trained)["runs"][2]["validation"]
+    validation = program_runs.read_results(trained)["runs"][-1]["validation"]
     evaluate = lambda split: program_runs.run("eval", trained, "--data", text, "--weights", "swa", "--split", split, "--threads", 2)
     assert f"| weights | validation BPC |\n|---|---|\n| swa | {validation['swa']['bpc']:.4f} |\n" in evaluate("validation").stdout
     refused = evaluate("train")
@@ -263,8 +263,8 @@ def test_eval_takes_the_first_of_several_seeds(tmp_path, text):
 @pytest.mark.parametrize(
     "model, weights, message",
     [
-        ("late-phase", "member-3", "`weights` must be member-0 to member-2"),
-        ("late-phase", "average", "`weights` must be collapsed, swa, members"),
+        ("late-phase", "member-3", "no such weights: member-3; this run has collapsed, current, swa, member-0 to member-2, ensemble"),
+        ("late-phase", "average", "no such weights: average; there are collapsed, swa, members"),
         ("nowhere", "swa", "RUN_DIR must be the folder of a run"),
     ],
 )
@@ -275,7 +275,8 @@ def test_eval_says_what_a_run_does_not_have(text, trained, model, weights, messa
 
 def test_eval_before_the_late_phase_and_without_swa(tmp_path, text):
     program_runs.train("enwik8", text, tmp_path / "run", "--model", "late-phase", *SMALL, "--steps", 3)
-    for weights, message in (("swa", "SWA has no sample at step 3"), ("ensemble", "the members begin at step 12")):
+    for weights, message in (("swa", "no such weights: swa; this run has collapsed, current (SWA has no sample at step 3)"),
+                             ("ensemble", "no such weights: ensemble; this run has collapsed, current (the members begin at step 12)")):
         result = program_runs.run("eval", tmp_path / "run", "--data", text, "--weights", weights)
         assert result.returncode == 2 and message in result.stderr
     assert "| collapsed |" in program_runs.run("eval", tmp_path / "run", "--data", text).stdout
@@ -295,7 +296,7 @@ def test_sample_writes_text_of_the_vocabulary(trained):
 def test_tables_hold_the_figures_of_the_runs(trained):
     results = program_runs.read_results(trained)
     lines = enwik8_table.render(results)
-    late_phase = results["runs"][2]
+    late_phase = results["runs"][-1]
     row = [f"{late_phase['train']['bpc']:.3f}", f"{late_phase['test']['collapsed']['bpc']:.3f}", f"{late_phase['test']['swa']['bpc']:.3f}"]
     assert f"| Late-phase Rank1 | {' | '.join(row)} | 1.522 | 1.633 | 1.615 |" in lines
     assert f"their predictions averaged: {late_phase['test']['ensemble']['bpc']:.3f}" in lines[-1]

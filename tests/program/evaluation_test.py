@@ -306,14 +306,14 @@ def test_ensembles_of_unlike_runs_are_refused(tmp_path, runs, strangers, names, 
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ("--weights average", "`weights` must be collapsed, swa, members, ensemble, current, member-K, mc-dropout or swag. Received: weights=average"),
-    ("--weights swa", "SWA has no sample at step 2. Received: weights=swa"),
+    ("--weights average", "no such weights: average; there are collapsed, swa, members, ensemble, current, member-K, mc-dropout or swag"),
+    ("--weights swa", "no such weights: swa; this run has collapsed, current (SWA has no sample at step 2)"),
     ("--flatness 0.1,-0.2", "`flatness` must be numbers >= 0 with commas between. Received: flatness=0.1,-0.2"),
     ("--flatness much", "`flatness` must be numbers >= 0"),
     ("--samples 0 --flatness 1", "--samples"),
     ("--ood nowhere.bin", "`ood` must be the folder of CIFAR-10's or CIFAR-100's binary version, or a file of records"),
     ("--ood {run}/config.toml", "bytes instead of whole records of 3073 or, as in CIFAR-100, 3074 bytes"),
-    ("--corrupt {run}", "`corrupt` must be a folder with NAME.npy, uint8 [5·n, 32, 32, 3]"),
+    ("--corrupt {run}/checkpoint", "`corrupt` must be a folder with NAME.npy, uint8 [5·n, 32, 32, 3]"),
 ])
 def test_bad_input_is_named_and_nothing_written(tmp_path, strangers, arguments, message):
     run = strangers / "wrn-1"

@@ -2,18 +2,17 @@
 
 import json
 import os
-import subprocess
 
 import pytest
 
 from late_phase_cli import nqp_plot
+from tests.support import program_runs
 
-PROGRAM = os.environ["LATE_PHASE_NQP"]
 SMALL = "--members 1,2,5 --seeds 2 --n 12 --iterations 2000 --average-last 500 --drift-iterations 300 --drift-average-last 100".split()
 
 
 def nqp(*arguments):
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True)
+    return program_runs.run("nqp", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_run_writes_whole_files_and_repeats_from_its_config(tmp_path):
 def test_figure_is_drawn(tmp_path, extra):
     small = SMALL if not extra else [a for a in SMALL if a not in ("--seeds", "2", "--drift-iterations", "300")]
     assert nqp(*small, *extra, "--out", str(tmp_path)).returncode == 0
-    nqp_plot.main(str(tmp_path))
+    assert nqp_plot.main(str(tmp_path)) == [f"{tmp_path}/nqp.png"]
     assert sorted(os.listdir(tmp_path)) == ["config.toml", "nqp.png", "results.json"]
     assert (tmp_path / "nqp.png").read_bytes().startswith(b"\x89PNG")
 

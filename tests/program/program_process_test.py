@@ -16,6 +16,8 @@ from tests.support.terminal import Project
 # Without end, and with a checkpoint after every minibatch.
 ENDLESS = ("--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 --validation-characters 0 --test-characters 0 "
            "--evaluate-every 0 --checkpoint-every 1 --steps 1000000000").split()
+FOUND = "def find(data):\n    return {!r}\n"  # in place of enwik8_data.py
+COMM = "latephase_program"[:15]  # the kernel's name for the process
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
@@ -44,13 +46,9 @@ def images(tmp_path_factory):
 def project(tmp_path):
     """The real programs in it."""
     project = Project(tmp_path / "project")
-    for source in pathlib.Path("python/late_phase_cli").glob("*.py"):
-        shutil.copy(source, project.folder / "python/late_phase_cli")
-    shutil.copytree(program_runs.PRESETS, project.folder / "models" / "presets")
+    shutil.copytree(program_runs.PRESETS, project.folder / "models" / "presets", dirs_exist_ok=True)
     (project.folder / "bazel-bin/tools/program").mkdir(parents=True)
-    for name in ("LATE_PHASE_TRAIN", "LATE_PHASE_NQP"):
-        program = os.path.abspath(os.environ[name])
-        (project.folder / "bazel-bin/tools/program" / os.path.basename(program)).symlink_to(program)
+    (project.folder / "bazel-bin/tools/program/latephase_program").symlink_to(program_runs.PROGRAM)
     return project
 
 
@@ -84,7 +82,7 @@ def test_threads_are_as_many_as_asked_for(tmp_path, text):
     for threads, names in found.items():
         assert names["tf_Compute0"] == 1 and names["tf_Compute"] == 0, names  # one op at a time
         # Besides, there are the main thread and the one that prepares minibatches.
-        assert names["train"] == threads + 2, found
+        assert names[COMM] == threads + 2, found
 
 
 def send(terminal, number):
@@ -98,7 +96,7 @@ def send(terminal, number):
 @SIGNALS
 def test_training_saves_its_state_and_says_how_to_resume(project, text, number):
     run = project.folder / "run"
-    project.write("python/late_phase_cli/enwik8_data.py", f"print({text!r})")
+    project.write("python/late_phase_cli/enwik8_data.py", FOUND.format(text))
     with project.terminal("train", "enwik8", "--out", str(run), *ENDLESS, "--model", "rank1") as terminal:
         terminal.wait_for(lambda: len(program_runs.checkpoint_folders(run)) and program_runs.checkpoint_folders(run)[-1][-12:] >= f"{3:012}")
         send(terminal, number)
@@ -122,7 +120,7 @@ def handles_signals(terminal):
             status = dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines())
         except OSError:
             continue
-        if status["Name"] in ("train", "nqp") and int(status["SigCgt"], 16) >> (signal.SIGINT - 1) & 1:
+        if status["Name"] == COMM and int(status["SigCgt"], 16) >> (signal.SIGINT - 1) & 1:
             return pid
     return None
 
@@ -136,7 +134,7 @@ def test_a_second_ctrl_c_ends_training_at_once(project, tmp_path):
     # Minibatches of several seconds: 0.8 TFLOP on one thread.
     text = enwik8_text.write_text(tmp_path / "long", 100_000)
     run = project.folder / "run"
-    project.write("python/late_phase_cli/enwik8_data.py", f"print({text!r})")
+    project.write("python/late_phase_cli/enwik8_data.py", FOUND.format(text))
     with project.terminal("train", "enwik8", "--out", str(run), "--model", "rank1", "--units", "1000", "--batch", "64", "--sequence", "500",
                           "--train-characters", "0", "--validation-characters", "0", "--test-characters", "0", "--threads", "1") as terminal:
         terminal.wait_for(lambda: program_runs.checkpoint_folders(run))
@@ -157,7 +155,7 @@ def test_a_second_ctrl_c_ends_training_at_once(project, tmp_path):
 @pytest.mark.parametrize("command", ["train", "eval", "sample", "nqp"])
 def test_what_has_nothing_to_save_ends_at_once(project, text, trained, images, command, number):
     files, run = images
-    project.write("python/late_phase_cli/enwik8_data.py", f"print({text!r})")
+    project.write("python/late_phase_cli/enwik8_data.py", FOUND.format(text))
     out = project.folder / "out"
     flags = {
         "train": ["train", "cifar", "--data", files, "--preset", "wrn-28-10", "--out", out],  # its graph takes seconds to build
@@ -192,8 +190,8 @@ def test_signals_ignored_on_entry_are_heard(trained, number):
 @SIGNALS
 def test_a_sweep_saves_every_state(project, text, number):
     out = project.folder / "sweep"
-    project.write("python/late_phase_cli/enwik8_data.py", f"print({text!r})")
-    with project.terminal("sweep", "enwik8", "--out", str(out), "--over", "sigma=0.1,0.2", "--jobs", "2", *ENDLESS) as terminal:
+    project.write("python/late_phase_cli/enwik8_data.py", FOUND.format(text))
+    with project.terminal("sweep", "enwik8", "--out", str(out), "--over", "sigma=0.1,0.2", "--parallel", "2", *ENDLESS) as terminal:
         runs = [out / f"sigma-{sigma}" / "seed-0" for sigma in (0.1, 0.2)]
         terminal.wait_for(lambda: all(program_runs.checkpoint_folders(run) for run in runs))
         send(terminal, number)
@@ -203,3 +201,21 @@ def test_a_sweep_saves_every_state(project, text, number):
     for run in runs:
         (folder,) = program_runs.checkpoint_folders(run)
         assert f"stopped at step {int(folder[-12:])}; the state is saved" in pathlib.Path(f"{run}.log").read_text()
+
+
+@SIGNALS
+def test_runs_at_the_same_time_save_their_states(project, text, number):
+    out = project.folder / "runs"
+    project.write("python/late_phase_cli/enwik8_data.py", FOUND.format(text))
+    with project.terminal("train", "enwik8", "--out", str(out), "--model", "all", "--parallel", "2", *ENDLESS) as terminal:
+        runs = [out / "base", out / "rank1"]
+        terminal.wait_for(lambda: all(program_runs.checkpoint_folders(run) for run in runs))
+        send(terminal, number)
+        assert terminal.end() == 0, terminal.said
+        terminal.assert_alone()
+    assert f"Stopped; the states are saved. To resume: tools/latephase train enwik8 --resume --out {out} --parallel 2" in terminal.said
+    assert "failed" not in terminal.said and "the runs save their states and stop" in terminal.said
+    for run in runs:
+        (folder,) = program_runs.checkpoint_folders(run)
+        assert f"stopped at step {int(folder[-12:])}; the state is saved" in pathlib.Path(f"{run}.log").read_text()
+    assert not (out / "late-phase").exists() and not (out / "results.json").exists()

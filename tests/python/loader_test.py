@@ -113,7 +113,7 @@ def test_a_limit_of_onednn_is_passed_on_and_said_if_it_may_be_late(tmp_path, mon
     library = library_with_limit(tmp_path, '"AVX512_CORE_FP16"')
     loader._follow_onednn_limit(library, tensorflow_came_first=False)
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16" and not recwarn.list
-    with pytest.warns(RuntimeWarning, match="refuses it, so oneDNN now has ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.*set the variable before Python starts"):
+    with pytest.warns(RuntimeWarning, match="does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.*set the variable before Python starts"):
         loader._follow_onednn_limit(library, tensorflow_came_first=True)
 
 

@@ -1,19 +1,21 @@
-"""Runs of `tools/latephase train`, eval and sample, for the tests of the programs, and what they leave behind."""
+"""Runs of the C++ program, for the tests of its commands, and what they leave behind; `driver` is for those of the driver."""
 
 import glob
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import numpy
 import tensorflow as tf
 
-PROGRAM = os.path.abspath(os.environ["LATE_PHASE_TRAIN"])
+PROGRAM = os.path.abspath(os.environ["LATE_PHASE_PROGRAM"])
 PRESETS = os.path.abspath(os.environ["LATE_PHASE_PRESETS"])
-# As tools/latephase sets it.
-ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "LATE_PHASE_PRESETS": PRESETS, "TF_ENABLE_ONEDNN_OPTS": "1"}
+# As tools/latephase and the driver set it, but without a driver.
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "LATE_PHASE_PRESETS": PRESETS, "TF_ENABLE_ONEDNN_OPTS": "1",
+               "LATE_PHASE_COMMAND": "tools/latephase"}
 
 
 def command(*arguments):
@@ -23,6 +25,20 @@ def command(*arguments):
 def run(*arguments):
     """The program to its end: its status, stdout, stderr."""
     return subprocess.run(command(*arguments), capture_output=True, text=True, errors="replace", env=ENVIRONMENT)
+
+
+def driver(*arguments, **options):
+    """A process of the driver, tools/latephase without what it prepares."""
+    environment = {**ENVIRONMENT, "LATE_PHASE_PROGRAM": PROGRAM, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **options.pop("env", {})}
+    return subprocess.Popen([sys.executable, "-P", "-m", "late_phase_cli", *map(str, arguments)], text=True, errors="replace",
+                            env=environment, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+
+
+def drive(*arguments, **options):
+    """The driver to its end: its status, stdout, stderr."""
+    process = driver(*arguments, **options)
+    stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def train(program, data, out, *arguments):

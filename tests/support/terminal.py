@@ -1,6 +1,7 @@
 """Programs on a terminal of their own, for tests of what Ctrl-C and other signals do to them."""
 
 import contextlib
+import glob
 import os
 import pathlib
 import pty
@@ -100,7 +101,7 @@ class Project:
     def __init__(self, folder):
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        for name in ("tools/latephase", "tools/setup", "python/late_phase_cli/run_tool.py"):
+        for name in ("tools/latephase", "tools/setup", *glob.glob("python/late_phase_cli/*.*")):
             self.write(name, pathlib.Path(name).read_text())
         with open(folder / "tools/setup", "a") as setup:
             setup.write(f"\nset_up() {{ python={sys.executable}; }}\n")
@@ -108,6 +109,7 @@ class Project:
         self.write("RUN/config.toml", 'program = "cifar"\n')
         (folder / "tmp").mkdir()
         (folder / "kernels").mkdir()
+        (folder / "models" / "presets").mkdir(parents=True)
         (folder / "bazel-bin").mkdir()
 
     def write(self, name, text):

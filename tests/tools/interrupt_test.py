@@ -3,6 +3,7 @@
 Here the tools are real, and what they start is a stand-in that takes long: Bazel, programs, and Python programs.
 """
 
+import json
 import os
 import signal
 import time
@@ -21,7 +22,7 @@ def end(number, frame):
 signal.signal(signal.SIGINT, end)
 signal.signal(signal.SIGTERM, end)
 os.write(int(os.environ.get("LATE_PHASE_STDERR", 2)), b"stand-in runs\\n")
-time.sleep(60)
+time.sleep(1000)
 """
 SLOW_TOOL = """\
 import concurrent.futures, os, subprocess
@@ -29,26 +30,35 @@ part = os.path.join(os.environ["HOME"], "part")
 open(part, "w").close()
 try:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        list(pool.map(lambda _: subprocess.run(["sh", "-c", "echo stand-in runs >&2; exec sleep 60"]), range(2)))
+        list(pool.map(lambda _: subprocess.run(["sh", "-c", "echo stand-in runs >&2; exec sleep 1000"]), range(2)))
 finally:
     os.remove(part)
+"""
+# A program that waits for an answer of the driver's, or tells it something and ends.
+CONVERSATION = """\
+#!/usr/bin/env python3
+import os, signal, socket
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+driver = socket.socket(fileno=int(os.environ["LATE_PHASE_DRIVER"]))
+driver.sendall(b'%s\\n')
+%s
 """
 STUBBORN = """\
 #!/usr/bin/env python3
 import os, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-os.write(2, b"stand-in runs\\n")
-time.sleep(60)
+os.write(int(os.environ.get("LATE_PHASE_STDERR", 2)), b"stand-in runs\\n")
+time.sleep(1000)
 """
 
 COMMANDS = {
     "train": "train cifar", "eval": "eval RUN", "sample": "sample RUN", "plot": "plot RUN", "sweep": "sweep cifar --over sigma=1",
     "report": "report RUN --out page.html", "bench": "bench lstm", "bench keras": "bench keras", "cuda-report": "cuda-report", "nqp": "nqp",
-    "python": "python", "version": "version", "wheel": "wheel --out wheels",
+    "python": "python", "version": "version", "wheel": "wheel --out wheels", "completion": "completion bash",
 }
-# What each one starts after the build.
-PROGRAMS = {"train": "train", "eval": "train", "sample": "train", "nqp": "nqp"}
+# What they start after the build.
+PROGRAM = "bazel-bin/tools/program/latephase_program"
 CLI = "python/late_phase_cli"
 TOOLS = {"plot": f"{CLI}/plot", "sweep": f"{CLI}/sweep", "report": f"{CLI}/report", "bench": "tools/bench/bench_lstm",
          "bench keras": "tools/bench/bench_keras", "cuda-report": "tools/develop/cuda_report", "wheel": "tools/develop/build_wheel"}
@@ -97,9 +107,9 @@ def test_while_setting_up(project, number):
 
 
 @SIGNALS
-@pytest.mark.parametrize("command", PROGRAMS)
+@pytest.mark.parametrize("command", ["train", "eval", "sample", "nqp"])
 def test_while_a_program_runs(project, command, number):
-    project.write(f"bazel-bin/tools/program/{PROGRAMS[command]}", SLOW)
+    project.write(PROGRAM, SLOW)
     with project.terminal(*COMMANDS[command].split()) as terminal:
         terminal.wait_for("stand-in runs")
         assert_ends(project, terminal, number)
@@ -115,10 +125,12 @@ def test_while_a_python_program_runs(project, command, number):
 
 
 @SIGNALS
-@pytest.mark.parametrize("command, tool", [("train enwik8", "enwik8_data"), ("eval RUN --corrupt", "corruptions")])
-def test_while_data_is_made_ready(project, command, tool, number):
+@pytest.mark.parametrize("command, need, tool", [
+    ("train enwik8", {"needs": "enwik8", "data": None}, "enwik8_data"),
+    ("eval RUN --corrupt", {"needs": "corruptions", "run": "RUN", "data": None, "images": 1}, "corruptions")])
+def test_while_data_is_made_ready(project, command, need, tool, number):
     project.write(f"{CLI}/{tool}.py", SLOW_TOOL)
-    project.write("bazel-bin/tools/program/train", "#!/bin/sh\n")
+    project.write(PROGRAM, CONVERSATION % (json.dumps(need), "driver.recv(1)"))
     with project.terminal(*command.split()) as terminal:
         terminal.wait_for("stand-in runs")
         assert_ends(project, terminal, number)
@@ -126,7 +138,8 @@ def test_while_data_is_made_ready(project, command, tool, number):
 
 @SIGNALS
 def test_while_figures_are_drawn(project, number):
-    project.write("bazel-bin/tools/program/nqp", "#!/bin/sh\n")
+    project.write(PROGRAM, CONVERSATION % (json.dumps({"finished": "nqp", "folder": "RUN"}), ""))
+    project.write("RUN/results.json", '{"program": "nqp"}')
     project.write(f"{CLI}/nqp_plot.py", SLOW_TOOL)
     with project.terminal("nqp") as terminal:
         terminal.wait_for("stand-in runs")
@@ -135,7 +148,7 @@ def test_while_figures_are_drawn(project, number):
 
 
 def test_python_has_its_own_way(project):
-    project.write("own.py", "import time\ntry:\n    print('runs', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    exit(3)\n")
+    project.write("own.py", "import time\ntry:\n    print('runs', flush=True)\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n    exit(3)\n")
     with project.terminal("python", "own.py") as terminal:
         terminal.wait_for("runs")
         terminal.press()
@@ -148,8 +161,9 @@ def test_python_has_its_own_way(project):
 
 
 def test_what_has_done_its_work_ends_with_status_0_and_nothing_follows(project):
-    project.write("bazel-bin/tools/program/train", SLOW.replace("os._exit(128 + number)", "os._exit(0)"))
-    project.write(f"{CLI}/plot.py", "print('drawn')")
+    told = """os.write(int(os.environ["LATE_PHASE_DRIVER"]), b'{"finished": "cifar", "folder": "RUN"}\\n'); os._exit(0)"""
+    project.write(PROGRAM, SLOW.replace("os._exit(128 + number)", told))
+    project.write(f"{CLI}/results.py", "def show(*_):\n    print('drawn')")
     with project.terminal("train", "cifar") as terminal:
         terminal.wait_for("stand-in runs")
         terminal.press()
@@ -164,11 +178,11 @@ def test_a_command_that_has_done_nothing_does_not_end_with_status_0(project, num
         assert_ends(project, terminal, number)
 
 
-@pytest.mark.parametrize("stage", ["bin/bazel", "bazel-bin/tools/program/train"])
+@pytest.mark.parametrize("stage", ["bin/bazel", PROGRAM])
 def test_a_second_ctrl_c_ends_at_once_what_does_not_listen(project, stage):
     project.write(stage, STUBBORN)
     with project.terminal("sample", "RUN") as terminal:
-        terminal.wait_for(project.logs)
+        terminal.wait_for(lambda: "stand-in runs" in terminal.said or project.logs())
         terminal.press()
         terminal.wait_for("interrupted")
         time.sleep(0.3)
@@ -179,9 +193,29 @@ def test_a_second_ctrl_c_ends_at_once_what_does_not_listen(project, stage):
         terminal.assert_alone()
 
 
+def test_a_second_ctrl_c_ends_all_runs_of_a_plan(project):
+    """The first start gives a plan, the others do not listen."""
+    run = {"seed": 0, "fork_from": None, "finished": False, "ready": True}
+    runs = [{**run, "name": name, "model": name, "folder": f"out/{name}", "arguments": ["one"]} for name in ("a", "b")]
+    plan = {"plan": {"folder": "out", "parallel": 2, "threads": 1, "runs": runs, "collect": [], "resume": ""}}
+    begins = f"import os, sys\nif sys.argv[1] == 'train':\n    os.write(int(os.environ['LATE_PHASE_DRIVER']), {(json.dumps(plan) + chr(10)).encode()!r})\n    sys.exit()\n"
+    project.write(PROGRAM, STUBBORN.replace("import os, signal, time\n", begins + "import signal, time\n"))
+    with project.terminal("train", "cifar") as terminal:
+        logs = [project.folder / "out" / f"{name}.log" for name in ("a", "b")]
+        terminal.wait_for(lambda: all(log.exists() and "stand-in runs" in log.read_text() for log in logs))
+        terminal.press()
+        terminal.wait_for("interrupted; the runs save their states and stop, Ctrl-C again ends them at once")
+        time.sleep(0.3)
+        assert len(terminal.processes()) == 3
+        terminal.press()
+        begin = time.monotonic()
+        assert terminal.end() == 130 and time.monotonic() - begin < 3
+        terminal.assert_alone()
+
+
 def test_sigterm_of_the_whole_group_is_one_request(project):
     """As timeout(1) does: to the script, then to its group."""
-    project.write("bazel-bin/tools/program/train", SLOW.replace("os._exit(128 + number)", "time.sleep(0.5); os.write(2, b'saved\\n'); os._exit(0)"))
+    project.write(PROGRAM, SLOW.replace("os._exit(128 + number)", "time.sleep(0.5); os.write(2, b'saved\\n'); os._exit(0)"))
     with project.terminal("train", "cifar") as terminal:
         terminal.wait_for("stand-in runs")
         os.kill(terminal.pid, signal.SIGTERM)

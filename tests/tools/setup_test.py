@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import textwrap
 
 import pytest
 
@@ -60,94 +59,29 @@ def test_folders_with_spaces_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, complaint",
-    [("", "a command is missing"), ("fly", 'there is no command "fly"'), ("bench", "needs the name of a benchmark"),
-     ("bench rockets", 'there is no benchmark "rockets"'), ("train", "train needs to know what"),
-     ("train rockets", 'there is no training program "rockets"'), ("sweep", "sweep needs to know what"),
-     ("sweep --over members=1", "sweep needs to know what"), ("sweep rockets", 'there is no training program "rockets"'),
-     ("report", "report needs the folder of a run"), ("wheel", "wheel needs --out")],
+    "arguments, complaint, listed",
+    [("", "a command is missing", "version"), ("fly", 'there is no command "fly"', "version"), ("trian", "did you mean train?", "version"),
+     ("bench", "needs the name of a benchmark", "lstm"), ("bench rockets", 'there is no benchmark "rockets"', "lstm"),
+     ("train", "train needs to know what", "cifar"), ("train --preset quick", "train needs to know what", "cifar"),
+     ("train rockets", 'there is no training program "rockets"', "cifar"), ("sweep", "sweep needs to know what", "--over"),
+     ("sweep --over members=1", "sweep needs to know what", "--over"), ("sweep rockets", 'there is no training program "rockets"', "--over"),
+     ("plot", "the following arguments are required: RUN", "usage"), ("report", "the following arguments are required: RUN", "--title"),
+     ("report RUN --colour red", "report has no --colour red", "--title"), ("wheel", "wheel needs --out", "--out DIR")],
 )
-def test_unknown_commands_list_what_exists(tmp_path, arguments, complaint):
+def test_wrong_use_is_told_before_anything_is_prepared(tmp_path, arguments, complaint, listed):
     run = bash(f"tools/latephase {arguments}", tmp_path)
-    assert run.returncode == 2
-    assert complaint in run.stderr and "bench lstm" in run.stderr and "version" in run.stderr
+    assert run.returncode == 2 and run.stdout == "" and not list(tmp_path.iterdir())
+    assert complaint in run.stderr and listed in run.stderr
 
 
 @pytest.mark.parametrize("tool", ["latephase", "setup", "test"])
 def test_help_needs_no_set_up(tmp_path, tool):
     run = bash(f"tools/{tool} --help", tmp_path)
-    assert run.returncode == 0 and "Usage: tools/" + tool in run.stdout and not list(tmp_path.iterdir())
+    assert run.returncode == 0 and "usage: tools/" + tool in run.stdout.replace("Usage", "usage") and not list(tmp_path.iterdir())
 
 
-# The functions of tools/latephase, with a stand-in for the program; what they set up is left out.
-PROGRAM = r"""
-    set -euo pipefail
-    source tools/setup
-    source <(sed '/^# shellcheck source/,$d' tools/latephase)
-    project=. bin=%s
-    run_program train enwik8 --some "flag with spaces"
-"""
-
-
-def stand_in(folder, script):
-    (folder / "tools/program").mkdir(parents=True)
-    path = folder / "tools/program/train"
-    path.write_text("#!/usr/bin/env python3\nimport os, signal, sys, time\n" + textwrap.dedent(script))
-    path.chmod(0o755)
-    return PROGRAM % folder
-
-
-def test_the_program_has_its_arguments_and_its_status_comes_back(tmp_path):
-    script = stand_in(tmp_path, """
-        print("noise of libraries", file=sys.stderr)
-        os.write(9, b"said\\n")
-        print(*sys.argv[1:], sep="|")
-        sys.exit(3)""")
-    run = bash(script, tmp_path)
-    assert run.returncode == 3 and run.stdout == "train|enwik8|--some|flag with spaces\n" and run.stderr == "said\n"
-
-
-def test_the_text_is_looked_for_only_for_runs_that_read_it(tmp_path):
-    functions = stand_in(tmp_path, "").replace('run_program train enwik8 --some "flag with spaces"', "")
-    for program in ("enwik8", "cifar"):
-        (tmp_path / program).mkdir()
-        (tmp_path / program / "config.toml").write_text(f'# Every value used.\nprogram = "{program}"\nmodel = "base"\n')
-    evaluate = """
-        run_with_enwik8() { echo "with the text: $*"; }
-        run_program() { echo "as it is, data in ${LATE_PHASE_DATA:-}: $*"; }
-        cache=/cache
-        for run in enwik8 cifar nowhere; do run_with_data "$(program_of --split test %s/$run)" eval; done"""
-    run = bash(functions + evaluate % tmp_path, tmp_path)
-    assert run.stdout == "with the text: eval\nas it is, data in /cache/data: eval\nas it is, data in : eval\n", run.stderr
-
-
-@pytest.mark.parametrize(
-    "program, arguments, expected",
-    [
-        ("cifar", "RUN --corrupt", "RUN --corrupt=-P -m late_phase_cli.run_tool late_phase_cli.corruptions RUN --data /cache/data --cache /cache/corruptions --images 1000"),
-        ("cifar", "--corrupt RUN --data D --corrupt-images 7",
-         "--corrupt=-P -m late_phase_cli.run_tool late_phase_cli.corruptions RUN --data D --cache /cache/corruptions --images 7 RUN --data D --corrupt-images 7"),
-        ("cifar", "--data=D RUN --corrupt --weights swa",
-         "--data=D RUN --corrupt=-P -m late_phase_cli.run_tool late_phase_cli.corruptions RUN --data D --cache /cache/corruptions --images 1000 --weights swa"),
-        ("cifar", "RUN --corrupt C --weights swa", "RUN --corrupt C --weights swa"),
-        ("cifar", "RUN --corrupt=C", "RUN --corrupt=C"),
-        ("enwik8", "RUN --corrupt", "RUN --corrupt=generated"),
-    ],
-)
-def test_corrupted_images_are_generated_where_none_are_named(tmp_path, program, arguments, expected):
-    (tmp_path / "RUN").mkdir()
-    (tmp_path / "RUN" / "config.toml").write_text("")
-    functions = stand_in(tmp_path, "").replace('run_program train enwik8 --some "flag with spaces"', "")
-    script = functions + f"""
-        cd {tmp_path}
-        python=echo cache=/cache
-        with_corrupted_images {program} RUN {arguments}
-        echo "${{arguments[*]}}"
-    """
-    run = bash(script, tmp_path)
-    assert run.stdout == expected + "\n", run.stderr
-
-
-def test_a_program_that_cannot_start_says_why(tmp_path):
-    run = bash(stand_in(tmp_path, "print('cannot load a library', file=sys.stderr); sys.exit(127)"), tmp_path)
-    assert run.returncode == 127 and "cannot load a library" in run.stderr
+@pytest.mark.parametrize("command", ["train", "plot", "sweep", "report", "bench", "completion", "cuda-report", "wheel", "version"])
+def test_every_command_has_its_help(tmp_path, command):
+    run = bash(f"tools/latephase {command} --help", tmp_path)
+    assert run.returncode == 0 and f"usage: tools/latephase {command}" in run.stdout and not list(tmp_path.iterdir())
+    assert command in bash("tools/latephase --help", tmp_path).stdout

@@ -117,7 +117,7 @@ def packaged(pattern, root="python", place=""):
 
 
 def test_holds_the_packages_what_was_built_and_the_licences(contents):
-    package = packaged("late_phase/**/*.py") | packaged("late_phase_cli/**/*.py") | packaged("late_phase_cli/templates/**/*")
+    package = packaged("late_phase/**/*.py") | packaged("late_phase_cli/**/*.py") | packaged("late_phase_cli/*.json") | packaged("late_phase_cli/templates/**/*")
     presets = packaged("*.toml", "models/presets", "late_phase_cli/presets")
     assert {"late_phase/__init__.py", "late_phase/keras/__init__.py", "late_phase_cli/main.py"} <= package.keys()
     assert {"late_phase_cli/templates/report/page.html", "late_phase_cli/templates/report/style.css"} <= package.keys()

@@ -47,16 +47,6 @@ def core_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def core_binary(name, srcs, deps = [], copts = [], **kwargs):
-    """A program without TensorFlow."""
-    native.cc_binary(
-        name = name,
-        srcs = srcs,
-        copts = _CORE_COPTS + copts,
-        deps = deps,
-        **kwargs
-    )
-
 def tf_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
     """C++ with TensorFlow's headers. The binary that uses it links TensorFlow."""
     native.cc_library(
@@ -245,15 +235,15 @@ def python_test(name, srcs, data = [], deps = [], env = {}, with_late_phase = Tr
     )
 
 def program_test(name, data = [], deps = [], env = {}, size = "large", **kwargs):
-    """A python_test that runs the training program (tests/support/program_runs.py).
+    """A python_test that runs the C++ program (tests/support/program_runs.py).
 
     Many short trainings take half a minute, and more where cores are shared: hence the size.
     """
     python_test(
         name = name,
         size = size,
-        data = data + ["//models/presets", "//tools/program:train"],
+        data = data + ["//models/presets", "//tools/program:latephase_program"],
         deps = deps + ["//tests/support:program_runs"],
-        env = dict(env, LATE_PHASE_PRESETS = "models/presets", LATE_PHASE_TRAIN = "$(rootpath //tools/program:train)"),
+        env = dict(env, LATE_PHASE_PRESETS = "models/presets", LATE_PHASE_PROGRAM = "$(rootpath //tools/program:latephase_program)"),
         **kwargs
     )

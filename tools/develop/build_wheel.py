@@ -26,6 +26,7 @@ RUN_PATHS = {
 PACKAGED = {
     "python/late_phase/**/*.py": "python/late_phase",
     "python/late_phase_cli/**/*.py": "python/late_phase_cli",
+    "python/late_phase_cli/*.json": "python/late_phase_cli",
     "python/late_phase_cli/templates/**/*": "python/late_phase_cli/templates",
     "models/presets/*.toml": "python/late_phase_cli/presets",
 }

@@ -24,12 +24,9 @@ const Program& CifarExperiment::program() const {
        {"accumulation", "base", "all"},
        {"late-phase", "base", "all"},
        {"batch-ensemble", "", ""}},
-      /*progress=*/{"loss", "loss", 3, " loss"},
+      /*progress=*/ProgressColumn("loss"),
       /*columns=*/
-      {{"accuracy", "accuracy %", 2, " %", 100},
-       {"nll", "NLL", 4, " nll"},
-       {"ece", "ECE", 4, " ece"},
-       {"brier", "Brier", 4, " brier"}},
+      {MetricColumn("accuracy"), MetricColumn("nll"), MetricColumn("ece"), MetricColumn("brier")},
       /*network_settings=*/{"dataset", "network", "depth", "width"}};
   return *program;
 }

@@ -1,19 +1,51 @@
 #include "tools/program/command_line.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "CLI/CLI.hpp"
 
 namespace late_phase {
+namespace {
+
+bool only_list_flags = false;
+
+// "--split test validation"; CLI11 has the words of a choice in braces behind the type's name.
+void ListFlags(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || option->get_group().empty()) continue;
+    std::string line = "--" + option->get_lnames()[0];
+    const std::string type = option->get_type_name();
+    const size_t begin = type.find('{'), end = type.find('}');
+    if (begin != std::string::npos && end != std::string::npos) {
+      line += " " + type.substr(begin + 1, end - begin - 1);
+      std::replace(line.begin(), line.end(), ',', ' ');
+    }
+    std::puts(line.c_str());
+  }
+}
+
+}  // namespace
+
+void OnlyListFlags() { only_list_flags = true; }
 
 void ParseCommandLine(int argc, char** argv, CLI::App* app) {
+  ParseCommandLine(std::vector<std::string>(argv, argv + argc), app);
+}
+
+void ParseCommandLine(const std::vector<std::string>& arguments, CLI::App* app) {
   // A flag that is given twice counts as it was given last, so that one can be added to a command.
   for (CLI::Option* option : app->get_options()) {
     if (option->get_expected_max() == 1) option->take_last();
   }
+  if (only_list_flags) {
+    ListFlags(*app);
+    std::exit(0);
+  }
   try {
-    app->parse(argc, argv);
+    // CLI11 takes them from the back.
+    app->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend() - 1));
   } catch (const CLI::CallForHelp&) {
     std::fputs(app->help().c_str(), stdout);
     std::exit(0);

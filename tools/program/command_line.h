@@ -1,4 +1,4 @@
-// What every command of tools/latephase does around its work: mistakes of the user, exit statuses,
+// What every command does around its work: mistakes of the user, exit statuses,
 // the command line. Flags made from settings: tools/program/settings.h.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_COMMAND_LINE_H_
 #define LATE_PHASE_TOOLS_PROGRAM_COMMAND_LINE_H_
@@ -6,6 +6,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -18,8 +19,14 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Reads the command line into `app`, whose name is the command as typed. Prints the help and exits
+// Makes ParseCommandLine print the flags and exit: one per line, and behind it the words that it
+// takes, if it takes certain words only.
+void OnlyListFlags();
+
+// Reads the command line into `app`, whose name is the command as typed; the first argument is its
+// name, too. Prints the help and exits
 // for --help; throws UsageError for what the program does not know.
+void ParseCommandLine(const std::vector<std::string>& arguments, CLI::App* app);
 void ParseCommandLine(int argc, char** argv, CLI::App* app);
 
 // Runs `work` and returns the status to exit with: its own, 2 for UsageError, 1 for any other

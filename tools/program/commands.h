@@ -1,15 +1,14 @@
-// The commands of tools/latephase that are in the program tools:train. Each returns an exit status.
+// The commands of the program. Each returns an exit status.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_COMMANDS_H_
 #define LATE_PHASE_TOOLS_PROGRAM_COMMANDS_H_
 
-#include <string>
-
 namespace late_phase {
 
-// argv[0] is a name, the command's own arguments follow.
-int TrainCommand(const std::string& program, int argc, char** argv);  // train PROGRAM
-int EvalCommand(int argc, char** argv);                               // eval
-int SampleCommand(int argc, char** argv);                             // sample
+// argv[0] is the command's name, its own arguments follow.
+int TrainCommand(int argc, char** argv);  // PROGRAM [FLAG]...
+int EvalCommand(int argc, char** argv);
+int SampleCommand(int argc, char** argv);
+int NqpCommand(int argc, char** argv);
 
 }  // namespace late_phase
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/program/driver.h"
 #include "tools/program/session.h"
 
 namespace late_phase {
@@ -26,8 +27,8 @@ const Program& Enwik8Experiment::program() const {
        {"rank1-decay", "rank1", "all-controls"},
        {"rank1-accumulation", "rank1", "all"},
        {"late-phase", "rank1", "all"}},
-      /*progress=*/{"bpc", "BPC", 3, " bpc"},
-      /*columns=*/{{"bpc", "BPC", 4, " bpc"}},
+      /*progress=*/ProgressColumn("bpc"),
+      /*columns=*/{MetricColumn("bpc")},
       /*network_settings=*/{"units", "embedding"}};
   return *program;
 }
@@ -62,8 +63,14 @@ std::unique_ptr<Experiment> Enwik8Experiment::Copy() const {
 }
 
 void Enwik8Experiment::OpenData(const std::string& path, DataFiles* files) {
-  if (path.empty()) throw UsageError("`data` must name the text. Received: data=");
-  text_ = files->Text(path, options_.limits);
+  std::string checked = path;
+  if (HasDriver()) {
+    nlohmann::ordered_json need = {{"needs", program().name}, {"data", nullptr}};
+    if (!path.empty()) need["data"] = path;
+    checked = AskDriver(need);
+  }
+  if (checked.empty()) throw UsageError("`data` must name the text. Received: data=");
+  text_ = files->Text(checked, options_.limits);
 }
 
 std::unique_ptr<Task> Enwik8Experiment::MakeTask() const {

@@ -1,4 +1,4 @@
-// tools/latephase eval: the metrics of trained runs' weights, as a table and in evaluation.json.
+// eval: the metrics of trained runs' weights, as a table and in evaluation.json.
 // The plots are drawn from there by python/late_phase_cli/evaluation_plot.py.
 #include <unistd.h>
 
@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "tools/program/command_line.h"
 #include "tools/program/commands.h"
+#include "tools/program/driver.h"
 #include "tools/program/evaluation.h"
 #include "tools/program/experiment.h"
 #include "tools/program/files.h"
@@ -31,20 +32,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kCommand[] = "tools/latephase eval";
+constexpr char kGenerated[] = "generated";  // what --corrupt takes if it is given no folder
 
 struct Command {
   SessionFlags session;
   std::vector<std::string> dirs;
   std::string data, out, weights, flatness;
   ImageEvaluationOptions images;
+  int64_t corrupt_images = 1000;
   std::vector<std::string> for_images;  // flags given that only image networks know
 };
+
+// The arguments, with kGenerated behind a --corrupt that is followed by no folder of images: by a
+// flag, a run or nothing.
+std::vector<std::string> WithCorrupt(int argc, char** argv) {
+  std::vector<std::string> arguments(argv, argv + argc);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] != "--corrupt") continue;
+    const std::string next = i + 1 < arguments.size() ? arguments[i + 1] : "--";
+    if (next[0] == '-' || fs::exists(fs::path(next) / "config.toml")) {
+      arguments[i] = absl::StrCat("--corrupt=", kGenerated);
+    }
+  }
+  return arguments;
+}
 
 Command Parse(int argc, char** argv) {
   Command command;
   ImageEvaluationOptions* images = &command.images;
-  CLI::App app("The metrics of runs' weights.", kCommand);
+  CLI::App app("The metrics of runs' weights.", CommandName("eval"));
   app.add_option("RUN_DIR", command.dirs,
                  "folders of runs; of several models in one the late-phase one is taken")
       ->required();
@@ -68,8 +84,7 @@ Command Parse(int argc, char** argv) {
   own.push_back(app.add_option("--corrupt", images->corrupt,
                                "mean error on corrupted images: a folder of CIFAR-10-C or "
                                "CIFAR-100-C (.npy); without one, generated from the test images"));
-  int64_t generated = 1000;
-  own.push_back(app.add_option("--corrupt-images", generated,
+  own.push_back(app.add_option("--corrupt-images", command.corrupt_images,
                                "the first test images, of which corrupted ones are generated")
                     ->check(CLI::Range(1, 10000))
                     ->capture_default_str());
@@ -89,7 +104,7 @@ Command Parse(int argc, char** argv) {
                     ->capture_default_str());
   own.push_back(app.add_option("--seed", images->seed, "of what is drawn, but for mc-dropout")
                     ->capture_default_str());
-  ParseCommandLine(argc, argv, &app);
+  ParseCommandLine(WithCorrupt(argc, argv), &app);
   for (const CLI::Option* option : own) {
     if (option->count() > 0) command.for_images.push_back(option->get_name());
   }
@@ -182,9 +197,8 @@ std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
   std::vector<std::vector<std::string>> names;
   for (const std::string& name : asked.weights) {
     if (name != "mc-dropout" && name != "swag") continue;
-    throw UsageError(absl::StrCat("`weights` must be of another kind: ", name,
-                                  " is for runs of cifar. Received: weights=", name, " for ",
-                                  runs[0].folder));
+    throw NoSuchWeights(name, *runs[0].task, *runs[0].run,
+                        absl::StrCat(name, " is for runs of cifar"));
   }
   for (const EvaluatedRun& one : runs)
     names.push_back(WeightNames(asked.weights, *one.task, *one.run));
@@ -202,7 +216,7 @@ std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
       if (name == "ensemble") {
         metrics = ensemble;
       } else if (name == "collapsed" || name == "swa") {
-        Require(task->Evaluate(run, split, WeightSetOf(name, *run), 0, &metrics));
+        Require(task->Evaluate(run, split, WeightSetOf(name, *task, *run), 0, &metrics));
       } else if (!members.empty()) {
         metrics = members[MemberOf(name, *task, *run)];
       } else {
@@ -258,11 +272,26 @@ Json EvaluationJson(const std::vector<EvaluatedRun>& runs, const std::string& sp
   return json;
 }
 
+// The folder of corrupted images that the driver generates.
+std::string CorruptedImagesOf(const Command& command) {
+  if (!HasDriver()) {
+    throw UsageError("`corrupt` must name a folder of corrupted images. Received: corrupt=" +
+                     command.images.corrupt);
+  }
+  Json need = {{"needs", "corruptions"},
+               {"run", command.dirs[0]},
+               {"data", nullptr},
+               {"images", command.corrupt_images}};
+  if (!command.data.empty()) need["data"] = command.data;
+  return AskDriver(need);
+}
+
 int Main(int argc, char** argv) {
   Command command = Parse(argc, argv);
   ChooseDevice(&command.session);
   const std::vector<EvaluatedRun> runs = OpenRuns(command);
   SettleOut(&command);
+  if (command.images.corrupt == kGenerated) command.images.corrupt = CorruptedImagesOf(command);
   const std::string& split = command.images.split;
   ImageEvaluation evaluation;
   if (runs[0].experiment->program().name == "cifar") {
@@ -270,20 +299,21 @@ int Main(int argc, char** argv) {
   } else {
     evaluation.rows = EvaluateTasks(runs, command.images);
   }
-  const FinishFirst finish("tools/latephase eval: writing its results");
+  const FinishFirst finish(CommandName("eval") + ": writing its results");
   std::fputs(TableText(runs, split, evaluation.columns, evaluation.rows).c_str(), stdout);
   std::fputs(evaluation.below.c_str(), stdout);
   std::fflush(stdout);
   MakeOutFolder(command.out);
   WriteFile(command.out + "/evaluation.json",
             EvaluationJson(runs, split, evaluation).dump(1) + "\n");
+  TellDriver({{"finished", "eval"}, {"folder", command.out}});
   return 0;
 }
 
 }  // namespace
 
 int EvalCommand(int argc, char** argv) {
-  return RunProgram(kCommand, [&] { return Main(argc, argv); });
+  return RunProgram(CommandName("eval"), [&] { return Main(argc, argv); });
 }
 
 }  // namespace late_phase

@@ -1,16 +1,11 @@
 #include "tools/program/experiment.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "tools/program/cifar_experiment.h"
 #include "tools/program/enwik8_experiment.h"
 
 namespace late_phase {
-
-std::string Column::Number(const Metrics& metrics) const {
-  return absl::StrFormat("%.*f", digits, scale * metrics.at(metric));
-}
 
 SettingList Experiment::Settings() {
   Recipe* r = &recipe();

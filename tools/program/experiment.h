@@ -10,21 +10,10 @@
 
 #include "models/training/trainer.h"
 #include "tools/program/data_files.h"
+#include "tools/program/metrics.h"
 #include "tools/program/settings.h"
 
 namespace late_phase {
-
-// A metric as it is shown: "2.331 bpc", or below a head of a table.
-struct Column {
-  std::string metric;  // its name in Metrics
-  std::string head;    // "BPC"
-  int digits;          // behind the point
-  std::string unit;    // " bpc"
-  double scale = 1;    // 100 for shares in percent
-
-  std::string Number(const Metrics& metrics) const;  // "2.331"
-  std::string Text(const Metrics& metrics) const { return Number(metrics) + unit; }
-};
 
 // What is the same for all runs of a program.
 struct Program {

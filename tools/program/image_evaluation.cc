@@ -16,6 +16,7 @@
 #include "tools/program/progress_line.h"
 #include "tools/program/runs.h"
 #include "tools/program/session.h"
+#include "tools/program/weight_names.h"
 
 namespace late_phase {
 namespace {
@@ -264,7 +265,8 @@ class Suite {
     for (const auto& [r, weights] : flat_) {
       const ImageView images = FlatnessImagesOf(r);
       FlatnessOptions options{options_.flatness, options_.samples, options_.seed,
-                              WeightSetOf(weights, *runs_[r].run), [&] { Advance("flatness"); }};
+                              WeightSetOf(weights, *runs_[r].task, *runs_[r].run),
+                              [&] { Advance("flatness"); }};
       Flatness flatness;
       Require(MeasureFlatness(static_cast<Cifar*>(runs_[r].task.get()), runs_[r].run.get(), images,
                               options, &flatness));

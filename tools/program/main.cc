@@ -1,28 +1,42 @@
-// The program behind `tools/latephase train | eval | sample`: one binary, because linking
-// TensorFlow is what costs.
+// The program that the driver (python/late_phase_cli) runs: one binary for all commands, because
+// linking TensorFlow is what costs.
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <string>
 
+#include "tools/program/command_line.h"
 #include "tools/program/commands.h"
+#include "tools/program/driver.h"
 #include "tools/program/interrupt.h"
 
 int main(int argc, char** argv) {
-  late_phase::EndOnSignals("tools/latephase " + std::string(argc > 1 ? argv[1] : ""));
-  // TensorFlow's libraries print notes while they are being loaded, before any code of ours could
-  // stop them. tools/latephase lets those go elsewhere and says here where the terminal is.
-  if (const char* terminal = std::getenv("LATE_PHASE_STDERR"))
-    dup2(std::atoi(terminal), STDERR_FILENO);
-  const std::string command = argc > 1 ? argv[1] : "";
-  if (command == "train" && argc > 2) {
-    return late_phase::TrainCommand(argv[2], argc - 2, argv + 2);
+  using late_phase::CommandName;
+  // `flags COMMAND...` lists the flags of a command, for completion.
+  if (argc > 1 && std::string(argv[1]) == "flags") {
+    late_phase::OnlyListFlags();
+    --argc, ++argv;
   }
-  if (command == "eval") return late_phase::EvalCommand(argc - 1, argv + 1);
-  if (command == "sample") return late_phase::SampleCommand(argc - 1, argv + 1);
-  std::fprintf(stderr,
-               "tools/latephase: the command must be train PROGRAM, eval or sample. Received: %s\n",
+  const std::string command = argc > 1 ? argv[1] : "";
+  late_phase::EndOnSignals(CommandName(command));
+  late_phase::EndWithDriver();
+  // TensorFlow's libraries print notes while they are being loaded, before any code of ours could
+  // stop them. The driver lets those go elsewhere and says here where the terminal is.
+  if (const char* terminal = std::getenv("LATE_PHASE_STDERR")) {
+    dup2(std::atoi(terminal), STDERR_FILENO);
+  }
+  const std::map<std::string, int (*)(int, char**)> commands = {
+      {"train", late_phase::TrainCommand},
+      {"eval", late_phase::EvalCommand},
+      {"sample", late_phase::SampleCommand},
+      {"nqp", late_phase::NqpCommand},
+  };
+  if (const auto found = commands.find(command); found != commands.end()) {
+    return found->second(argc - 1, argv + 1);
+  }
+  std::fprintf(stderr, "the command must be train, eval, sample or nqp. Received: %s\n",
                command.c_str());
   return 2;
 }

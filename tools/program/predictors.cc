@@ -67,11 +67,12 @@ std::vector<size_t> Predictors::Sampled(size_t r, const std::string& weights) {
   const double has =
       dropout ? OptionsOf(runs_[r]).dropout : static_cast<double>(OptionsOf(runs_[r]).swag_rank);
   if (has == 0) {
-    throw UsageError(absl::StrCat("`weights` must be there: the run was trained with ",
-                                  dropout ? "dropout" : "swag_rank",
-                                  "=0. Received: weights=", weights, " for ", runs_[r].folder));
+    throw NoSuchWeights(
+        weights, *runs_[r].task, *runs_[r].run,
+        absl::StrCat("it was trained with ", dropout ? "dropout" : "swag_rank", "=0"));
   }
-  if (!dropout) WeightSetOf("swa", *runs_[r].run);  // refuses a run that has no sample yet
+  if (!dropout)
+    WeightSetOf("swa", *runs_[r].task, *runs_[r].run);  // refuses a run that has no sample yet
   const auto swag = std::make_shared<SwagNetwork>(TaskOf(runs_[r]), runs_[r].run.get(), seed_);
   std::vector<size_t> networks;
   for (int64_t s = 0; s < samples_; ++s) {
@@ -92,7 +93,7 @@ std::vector<size_t> Predictors::NetworksOf(size_t r, const std::string& weights)
   const Task& task = *runs_[r].task;
   if (weights == "mc-dropout" || weights == "swag") return Sampled(r, weights);
   if (weights == "collapsed" || weights == "swa") {
-    return {Add(r, weights, Prediction{WeightSetOf(weights, run)})};
+    return {Add(r, weights, Prediction{WeightSetOf(weights, task, run)})};
   }
   const auto member = [&](int32_t k) {
     return Add(r, absl::StrCat("member-", k), Prediction{WeightSet::kCurrent, k});

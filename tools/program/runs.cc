@@ -118,13 +118,4 @@ std::unique_ptr<Run> RestoreRun(const std::string& folder, int64_t threads, Task
   return run;
 }
 
-WeightSet WeightSetOf(const std::string& name, const Run& run) {
-  if (name == "collapsed") return WeightSet::kCollapsed;
-  if (!HasAverage(run.options(), run.step())) {
-    throw UsageError(absl::StrCat("`weights` must be there: SWA has no sample at step ", run.step(),
-                                  ". Received: weights=", name));
-  }
-  return WeightSet::kSwa;
-}
-
 }  // namespace late_phase

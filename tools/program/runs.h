@@ -35,9 +35,6 @@ std::string PretrainedCheckpoints(Experiment* experiment);
 // At its newest checkpoint, to be evaluated.
 std::unique_ptr<Run> RestoreRun(const std::string& folder, int64_t threads, Task* task);
 
-// Weight sets by name: "collapsed", "swa"; UsageError if the run has no such weights.
-WeightSet WeightSetOf(const std::string& name, const Run& run);
-
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TOOLS_PROGRAM_RUNS_H_

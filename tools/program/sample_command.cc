@@ -1,4 +1,4 @@
-// tools/latephase sample: text written by a trained run's network.
+// sample: text written by a trained run's network.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -7,21 +7,21 @@
 #include "absl/strings/str_cat.h"
 #include "tools/program/command_line.h"
 #include "tools/program/commands.h"
+#include "tools/program/driver.h"
 #include "tools/program/enwik8_experiment.h"
 #include "tools/program/runs.h"
 #include "tools/program/session.h"
+#include "tools/program/weight_names.h"
 
 namespace late_phase {
 namespace {
-
-constexpr char kCommand[] = "tools/latephase sample";
 
 int Main(int argc, char** argv) {
   SessionFlags session;
   Enwik8::Sampling sampling;
   std::string dir, weights = "collapsed";
   sampling.prompt = "The ";
-  CLI::App app("Text that a trained network writes after a prompt.", kCommand);
+  CLI::App app("Text that a trained network writes after a prompt.", CommandName("sample"));
   app.add_option("RUN_DIR", dir, "folder of a run; of several models the late-phase one is taken")
       ->required();
   app.add_option("--prompt", sampling.prompt, "how the text begins")->capture_default_str();
@@ -50,7 +50,7 @@ int Main(int argc, char** argv) {
   experiment.recipe().device = session.device;
   const std::unique_ptr<Enwik8> task = experiment.MakeTaskWithoutText(folder + "/checkpoint");
   const std::unique_ptr<Run> run = RestoreRun(folder, session.threads, task.get());
-  sampling.set = WeightSetOf(weights, *run);
+  sampling.set = WeightSetOf(weights, *task, *run);
   std::string text;
   Require(task->Sample(run.get(), sampling, &text));
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -61,7 +61,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 
 int SampleCommand(int argc, char** argv) {
-  return RunProgram(kCommand, [&] { return Main(argc, argv); });
+  return RunProgram(CommandName("sample"), [&] { return Main(argc, argv); });
 }
 
 }  // namespace late_phase

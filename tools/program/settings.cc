@@ -26,10 +26,9 @@ std::string Range(int64_t least, int64_t most) {
   return "[" + std::to_string(least) + ", " + std::to_string(most) + "]";
 }
 
-// The items with ", " between.
-std::string Join(const std::vector<std::string>& items) {
+std::string Join(const std::vector<std::string>& items, const std::string& between = ", ") {
   std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
+  for (const std::string& item : items) text += (text.empty() ? "" : between) + item;
   return text;
 }
 
@@ -173,25 +172,31 @@ Setting NotNegative(std::string name, std::string help, double* value) {
 }
 
 Setting Boolean(std::string name, std::string help, bool* value) {
-  return {std::move(name), std::move(help), "true or false",
+  return {std::move(name),
+          std::move(help),
+          "true or false",
           [=](const std::string& text) {
             if (text != "true" && text != "false") return false;
             *value = text == "true";
             return true;
           },
-          [=] { return *value ? "true" : "false"; }};
+          [=] { return *value ? "true" : "false"; },
+          {"true", "false"}};
 }
 
 Setting Choice(std::string name, std::string help, std::vector<std::string> words,
                std::string* value) {
   std::string rule = "one of " + Join(words);
-  return {std::move(name), std::move(help), std::move(rule),
-          [value, words = std::move(words)](const std::string& text) {
+  return {std::move(name),
+          std::move(help),
+          std::move(rule),
+          [=](const std::string& text) {
             if (std::find(words.begin(), words.end(), text) == words.end()) return false;
             *value = text;
             return true;
           },
-          [=] { return Quoted(*value); }};
+          [=] { return Quoted(*value); },
+          std::move(words)};
 }
 
 Setting Text(std::string name, std::string help, std::string* value) {
@@ -291,11 +296,19 @@ void ReadPreset(const std::string& program, const std::string& name, const Setti
   ReadSettings(path, program, settings);
 }
 
+void AddPresetFlag(const std::string& program, std::string* preset, CLI::App* app) {
+  app->add_option("--preset", *preset,
+                  "one of these, or a .toml file; its values are the defaults of the other flags")
+      ->type_name("{" + Join(PresetNames(program), ",") + "}")
+      ->capture_default_str();
+}
+
 void AddFlags(const SettingList& settings, CLI::App* app) {
   for (const Setting& setting : settings) {
+    const bool choice = !setting.words.empty();
     app->add_option(FlagOf(setting.name))
-        ->description(setting.help + "; " + setting.rule)
-        ->type_name("TEXT");
+        ->description(choice ? setting.help : setting.help + "; " + setting.rule)
+        ->type_name(choice ? "{" + Join(setting.words, ",") + "}" : "TEXT");
   }
 }
 

@@ -24,6 +24,7 @@ struct Setting {
   std::string rule;                             // what its value must be, for messages
   std::function<bool(const std::string&)> set;  // false: breaks the rule, and nothing was set
   std::function<std::string()> get;             // as TOML
+  std::vector<std::string> words = {};          // if its value must be one of these
 };
 using SettingList = std::vector<Setting>;
 
@@ -66,6 +67,9 @@ std::string PresetRule(const std::string& program);
 
 // ReadSettings of a preset by its name, or of a path that ends in .toml.
 void ReadPreset(const std::string& program, const std::string& name, const SettingList& settings);
+
+// --preset, with `preset` as its default.
+void AddPresetFlag(const std::string& program, std::string* preset, CLI::App* app);
 
 // A flag per setting, with dashes for underscores; ApplyFlags assigns those that were given.
 void AddFlags(const SettingList& settings, CLI::App* app);

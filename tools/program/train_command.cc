@@ -1,4 +1,4 @@
-// tools/latephase train PROGRAM: trains the program's models, each in a run folder, and writes
+// train PROGRAM: trains the program's models, each in a run folder, and writes
 // their metrics to results.json. The table and the curves are made from there by
 // python/late_phase_cli/PROGRAM_table.py and plot.py beside it.
 #include <sys/resource.h>
@@ -8,17 +8,22 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "models/training/memory.h"
 #include "nlohmann/json.hpp"
 #include "tools/program/command_line.h"
 #include "tools/program/commands.h"
+#include "tools/program/driver.h"
 #include "tools/program/experiment.h"
 #include "tools/program/files.h"
 #include "tools/program/interrupt.h"
@@ -32,13 +37,16 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-std::string CommandOf(const std::string& program) { return "tools/latephase train " + program; }
+std::string CommandOf(const std::string& program) { return CommandName("train " + program); }
 
 struct Command {
   std::unique_ptr<Experiment> experiment;
   SessionFlags session;
   std::string data, preset, out;
+  std::string only;  // the folder below `out` of one run of several; empty: all of them
   bool resume = false, dry_run = false;
+  int64_t parallel = 0;        // runs at a time; 0: not given
+  bool threads_given = false;  // else they are shared among the runs at a time
 };
 
 Command Parse(const std::string& name, int argc, char** argv) {
@@ -48,17 +56,21 @@ Command Parse(const std::string& name, int argc, char** argv) {
   const SettingList settings = command.experiment->Settings();
   command.preset = program.preset;
   CLI::App app(program.description, CommandOf(name));
-  app.add_option("--preset", command.preset,
-                 PresetRule(name) + "; its values are the defaults of the flags below")
-      ->capture_default_str();
+  AddPresetFlag(name, &command.preset, &app);
   app.add_option("--out", command.out, "folder of the run; by default runs/" + name + "-PRESET");
   app.add_flag("--resume", command.resume, "goes on with the run in that folder, as it was set up");
   app.add_flag("--dry-run", command.dry_run,
                "only checks settings and data, and prints the config.toml that the run would have");
   app.add_option("--data", command.data, program.data_help);
   AddSessionFlags(&command.session, &app);
+  app.add_option("--parallel", command.parallel,
+                 "of several runs, how many are trained at a time, the cores shared among them; by "
+                 "default those that start from scratch, as far as cores and memory go")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--only", command.only)->group("");  // of a plan (tools/program/driver.h)
   AddFlags(settings, &app);
   ParseCommandLine(argc, argv, &app);
+  command.threads_given = app.count("--threads") > 0;
   if (command.out.empty()) {
     command.out = "runs/" + name + "-" + fs::path(command.preset).stem().string();
   }
@@ -196,6 +208,7 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task*
   }
   if (planned.keep_fork) {
     options.fork_at = std::llround(experiment.recipe().t0 * plan.steps_per_epoch);
+    options.forked = [&] { TellDriver({{"forked", planned.folder}}); };
   }
   options.advice = experiment.Advice();
   options.stop = Interrupted;
@@ -207,12 +220,15 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task*
       std::fprintf(stderr, "%s: %s\n", name.c_str(), PlacementText(*run).c_str());
       placed = true;
     }
-    line.Show(absl::StrFormat(
-                  "%s: epoch %.2f of %.4g, step %d, %s, %s %s/s, %s left", name, progress.epoch,
-                  static_cast<double>(progress.steps) / plan.steps_per_epoch, progress.step,
-                  program.progress.Text(progress.metrics), CountText(progress.items_per_second),
-                  program.items, DurationText(progress.seconds_left)),
-              static_cast<double>(progress.step) / progress.steps);
+    const double done = static_cast<double>(progress.step) / progress.steps;
+    const std::string metric = program.progress.Text(progress.metrics);
+    const std::string left = DurationText(progress.seconds_left) + " left";
+    line.Show(
+        absl::StrFormat("%s: epoch %.2f of %.4g, step %d, %s, %s %s/s, %s", name, progress.epoch,
+                        static_cast<double>(progress.steps) / plan.steps_per_epoch, progress.step,
+                        metric, CountText(progress.items_per_second), program.items, left),
+        done);
+    TellDriver({{"progress", {{"done", done}, {"text", metric + ", " + left}}}});
   };
   TrainEnd end;
   Require(Train(task, run, folder, options, &end));
@@ -266,25 +282,43 @@ std::string TestText(const Program& program, const Json& test) {
                       test.contains("swa") ? ", with SWA " + text("swa") : "");
 }
 
+// The command that resumes this one, with as many threads.
+std::string ResumeCommand(const Command& command) {
+  std::string text =
+      absl::StrCat(CommandOf(command.experiment->program().name), " --resume --out ", command.out);
+  if (command.parallel > 0) absl::StrAppend(&text, " --parallel ", command.parallel);
+  if (command.threads_given) absl::StrAppend(&text, " --threads ", command.session.threads);
+  return text;
+}
+
 // What an interrupted program says of how to continue.
-std::string ResumeText(const Command& command) {
-  return absl::StrCat("To resume: ", CommandOf(command.experiment->program().name),
-                      " --resume --out ", command.out);
+std::string ResumeText(const Command& command) { return "To resume: " + ResumeCommand(command); }
+
+std::string ResultsPath(const PlannedRun& planned) { return planned.folder + "/results.json"; }
+
+// The results of a run that has finished; null if it has not, or is to be trained for longer now.
+Json FinishedResults(const PlannedRun& planned, const Task& task) {
+  if (!fs::exists(ResultsPath(planned))) return nullptr;
+  Json results = Json::parse(ReadFile(ResultsPath(planned)), nullptr, /*allow_exceptions=*/false);
+  const bool whole = results.is_object() && results.value("steps", 0) == task.plan().steps;
+  return whole ? std::move(results) : nullptr;
+}
+
+// "rank1", or of several seeds "rank1, seed 3"
+std::string NameOf(const PlannedRun& planned, const Command& command) {
+  const Recipe& recipe = planned.experiment->recipe();
+  return recipe.model + (command.experiment->seeds > 1 ? absl::StrCat(", seed ", recipe.seed) : "");
 }
 
 // Trains one model, or resumes it, and returns its results. Ends the program if it is interrupted.
 Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr<Task> task) {
   const Experiment& experiment = *planned.experiment;
   const Program& program = experiment.program();
-  const std::string results_path = planned.folder + "/results.json";
-  if (command.resume && fs::exists(results_path)) {
-    // Finished already, unless it is to go on for longer now.
-    const Json results = Json::parse(ReadFile(results_path), nullptr, /*allow_exceptions=*/false);
-    if (results.is_object() && results.value("steps", 0) == task->plan().steps) return results;
+  if (command.resume) {
+    Json results = FinishedResults(planned, *task);
+    if (!results.is_null()) return results;
   }
-  const std::string name =
-      experiment.recipe().model +
-      (command.experiment->seeds > 1 ? absl::StrCat(", seed ", experiment.recipe().seed) : "");
+  const std::string name = NameOf(planned, command);
   std::unique_ptr<Run> run;
   Require(task->MakeRun(static_cast<int>(command.session.threads), &run));
   Begin(planned, name, task->plan().steps, run.get());
@@ -308,9 +342,93 @@ Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr
       FinalResults(experiment, command.session, end, task.get(), run.get(), folder.get());
   const FinishFirst finish(name + ": writing its results");
   SetEnding(absl::StrCat(name, ": its results are written\n", ResumeText(command)), 0);
-  WriteFile(results_path, results.dump(1) + "\n");
+  WriteFile(ResultsPath(planned), results.dump(1) + "\n");
   std::fprintf(stderr, "%s: %s\n", name.c_str(), TestText(program, results["test"]).c_str());
   return results;
+}
+
+// The bytes of the `count` largest runs together.
+double LargestBytes(const std::vector<std::unique_ptr<Task>>& tasks, int64_t count) {
+  std::vector<double> bytes;
+  for (const std::unique_ptr<Task>& task : tasks) bytes.push_back(task->plan().bytes);
+  std::sort(bytes.rbegin(), bytes.rend());
+  return std::accumulate(bytes.begin(), bytes.begin() + count, 0.0);
+}
+
+// How many of the runs are trained at a time. By default those that start from scratch, one per
+// core at most: small networks gain little from a second thread, so that two runs side by side are
+// done before two in a row. Those that are forked from another one would wait for it while their
+// share of the cores lies idle, so they do not count; they follow. This depends on the whole plan
+// and not on what is left of it, so that a run that is resumed has as many threads as before.
+int64_t RunsAtATime(const Command& command, const std::vector<PlannedRun>& runs,
+                    const std::vector<std::unique_ptr<Task>>& tasks) {
+  const int64_t all = runs.size();
+  if (command.parallel > 0) {
+    const int64_t parallel = std::min(command.parallel, all);
+    Require(CheckFitsMemory(LargestBytes(tasks, parallel), absl::StrCat("parallel=", parallel)));
+    return parallel;
+  }
+  if (!absl::StartsWith(command.session.device, "CPU")) return 1;
+  const int64_t from_scratch =
+      absl::c_count_if(runs, [](const PlannedRun& run) { return run.fork_from.empty(); });
+  int64_t parallel = std::min<int64_t>(from_scratch, SessionFlags().threads);
+  while (parallel > 1 && !CheckFitsMemory(LargestBytes(tasks, parallel), "").ok()) --parallel;
+  return parallel;
+}
+
+// The plan of a command, for the driver (tools/program/driver.h).
+Json PlanJson(const Command& command, const std::vector<PlannedRun>& runs,
+              const std::vector<std::unique_ptr<Task>>& tasks, int64_t parallel) {
+  const int64_t cores = SessionFlags().threads;
+  const int64_t threads =
+      command.threads_given ? command.session.threads : std::max<int64_t>(1, cores / parallel);
+  Json common = {"train",
+                 command.experiment->program().name,
+                 "--resume",
+                 "--out",
+                 command.out,
+                 "--threads",
+                 std::to_string(threads),
+                 "--device",
+                 command.session.device};
+  if (!command.data.empty()) common.insert(common.end(), {"--data", command.data});
+  Json plan = {{"folder", command.out},
+               {"parallel", parallel},
+               {"threads", threads},
+               {"runs", Json::array()}};
+  std::set<std::string> finished;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const PlannedRun& run = runs[i];
+    if (!FinishedResults(run, *tasks[i]).is_null()) finished.insert(run.folder);
+    const bool ready = run.fork_from.empty() || finished.count(run.fork_from) > 0 || CanFork(run) ||
+                       LatestCheckpoint(CheckpointsOf(run)).has_value();
+    Json arguments = common;
+    arguments.insert(arguments.end(), {"--only", run.folder.substr(command.out.size() + 1)});
+    plan["runs"].push_back({{"name", NameOf(run, command)},
+                            {"model", run.experiment->recipe().model},
+                            {"seed", run.experiment->recipe().seed},
+                            {"folder", run.folder},
+                            {"fork_from", run.fork_from.empty() ? Json() : Json(run.fork_from)},
+                            {"finished", finished.count(run.folder) > 0},
+                            {"ready", ready},
+                            {"arguments", arguments}});
+  }
+  plan["collect"] = common;
+  plan["collect"].insert(plan["collect"].end(), {"--parallel", "1"});
+  plan["resume"] = ResumeCommand(command);
+  return {{"plan", plan}};
+}
+
+// Of a plan's runs, the one that the command is to train.
+void KeepOnly(const Command& command, std::vector<PlannedRun>* runs) {
+  const std::string folder = command.out + "/" + command.only;
+  runs->erase(std::remove_if(runs->begin(), runs->end(),
+                             [&](const PlannedRun& run) { return run.folder != folder; }),
+              runs->end());
+  if (runs->empty()) {
+    throw UsageError("`only` must be the folder of one of the runs. Received: only=" +
+                     command.only);
+  }
 }
 
 int Main(const std::string& program, int argc, char** argv) {
@@ -319,19 +437,25 @@ int Main(const std::string& program, int argc, char** argv) {
   command.experiment->OpenData(command.data, &files);
   ChooseDevice(&command.session);
   command.experiment->recipe().device = command.session.device;
-  const std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
+  std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
+  const bool several = runs.size() > 1 && command.only.empty();  // all of several
+  if (!command.only.empty()) KeepOnly(command, &runs);
   std::vector<std::unique_ptr<Task>> tasks;
   for (const PlannedRun& run : runs) tasks.push_back(CheckedTask(run, command.session));
   if (command.dry_run) {
     std::fputs(ConfigFile(command.experiment.get()).c_str(), stdout);
     return 0;
   }
-  const bool several = runs.size() > 1;
+  const int64_t parallel = several ? RunsAtATime(command, runs, tasks) : 1;
   {
     const FinishFirst finish(CommandOf(program) + ": writing its settings");
     MakeOutFolder(command.out);
     if (several) WriteConfig(command.out, command.experiment.get());
     if (several || command.resume) SetEnding(ResumeText(command), 0);
+  }
+  if (parallel > 1 && HasDriver()) {
+    TellDriver(PlanJson(command, runs, tasks, parallel));
+    return 0;
   }
   Json results = {{"program", program}, {"runs", Json::array()}};
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -340,18 +464,21 @@ int Main(const std::string& program, int argc, char** argv) {
   const FinishFirst finish(CommandOf(program) + ": writing the results");
   SetEnding(CommandOf(program) + ": the results are written", 0);
   if (several) WriteFile(command.out + "/results.json", results.dump(1) + "\n");
-  // The states that late-phase runs were forked from have done their work.
+  // The states that runs were forked from have done their work.
   for (const PlannedRun& run : runs) {
     std::error_code ignored;
-    if (run.keep_fork) fs::remove_all(run.folder + "/fork", ignored);
+    if (run.keep_fork && command.only.empty()) fs::remove_all(run.folder + "/fork", ignored);
   }
+  TellDriver(
+      {{"finished", program}, {"folder", command.only.empty() ? command.out : runs[0].folder}});
   return 0;
 }
 
 }  // namespace
 
-int TrainCommand(const std::string& program, int argc, char** argv) {
-  return RunProgram(CommandOf(program), [&] { return Main(program, argc, argv); });
+int TrainCommand(int argc, char** argv) {
+  const std::string program = argc > 1 ? argv[1] : "";
+  return RunProgram(CommandOf(program), [&] { return Main(program, argc - 1, argv + 1); });
 }
 
 }  // namespace late_phase

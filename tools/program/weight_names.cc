@@ -3,19 +3,36 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tools/program/command_line.h"
-#include "tools/program/runs.h"
 
 namespace late_phase {
 namespace {
 
-void RequireMembers(const std::string& name, const Run& run) {
+void RequireMembers(const std::string& name, const Task& task, const Run& run) {
   if (run.step() > run.options().start) return;
-  throw UsageError(absl::StrCat("`weights` must be there: the members begin at step ",
-                                run.options().start, ". Received: weights=", name, " at step ",
-                                run.step()));
+  throw NoSuchWeights(name, task, run,
+                      absl::StrCat("the members begin at step ", run.options().start));
 }
 
 }  // namespace
+
+UsageError NoSuchWeights(const std::string& name, const Task& task, const Run& run,
+                         const std::string& reason) {
+  std::string text = absl::StrCat("no such weights: ", name, "; this run has collapsed, current");
+  if (HasAverage(run.options(), run.step())) absl::StrAppend(&text, ", swa");
+  if (const int64_t members = task.MembersAt(run.step()); members > 1) {
+    absl::StrAppend(&text, ", member-0 to member-", members - 1, ", ensemble");
+  }
+  if (!reason.empty()) absl::StrAppend(&text, " (", reason, ")");
+  return UsageError(text);
+}
+
+WeightSet WeightSetOf(const std::string& name, const Task& task, const Run& run) {
+  if (name == "collapsed") return WeightSet::kCollapsed;
+  if (!HasAverage(run.options(), run.step())) {
+    throw NoSuchWeights(name, task, run, absl::StrCat("SWA has no sample at step ", run.step()));
+  }
+  return WeightSet::kSwa;
+}
 
 int32_t MemberOf(const std::string& name, const Task& task, const Run& run) {
   const int64_t alive = task.MembersAt(run.step());
@@ -23,13 +40,9 @@ int32_t MemberOf(const std::string& name, const Task& task, const Run& run) {
   int32_t k = -1;
   const bool is_number = name.rfind("member-", 0) == 0 && absl::SimpleAtoi(name.substr(7), &k);
   if (!is_number) {
-    throw UsageError(
-        absl::StrCat("`weights` must be ", kWeightNames, ". Received: weights=", name));
+    throw UsageError(absl::StrCat("no such weights: ", name, "; there are ", kWeightNames));
   }
-  if (k < 0 || k >= alive) {
-    throw UsageError(absl::StrCat("`weights` must be member-0 to member-", alive - 1, " at step ",
-                                  run.step(), ". Received: weights=", name));
-  }
+  if (k < 0 || k >= alive) throw NoSuchWeights(name, task, run);
   return k;
 }
 
@@ -43,16 +56,16 @@ std::vector<std::string> WeightNames(const std::vector<std::string>& asked, cons
   }
   for (const std::string& name : all) {
     if (name == "members") {
-      RequireMembers(name, run);
+      RequireMembers(name, task, run);
       for (int64_t k = 0; k < task.MembersAt(run.step()); ++k) {
         names.push_back(absl::StrCat("member-", k));
       }
       continue;
     }
     if (name == "ensemble") {
-      RequireMembers(name, run);
+      RequireMembers(name, task, run);
     } else if (name == "collapsed" || name == "swa") {
-      WeightSetOf(name, run);
+      WeightSetOf(name, task, run);
     } else if (name != "mc-dropout" && name != "swag") {
       MemberOf(name, task, run);
     }

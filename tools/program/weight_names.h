@@ -8,11 +8,20 @@
 
 #include "models/training/trainer.h"
 #include "optimizers/run.h"
+#include "tools/program/command_line.h"
 
 namespace late_phase {
 
 constexpr char kWeightNames[] =
     "collapsed, swa, members, ensemble, current, member-K, mc-dropout or swag";
+
+// For a set of weights that a run does not have: "no such weights: swa; this run has collapsed,
+// current", and the reason in parentheses.
+UsageError NoSuchWeights(const std::string& name, const Task& task, const Run& run,
+                         const std::string& reason = "");
+
+// Weight sets by name: "collapsed", "swa"; UsageError if the run has no such weights.
+WeightSet WeightSetOf(const std::string& name, const Task& task, const Run& run);
 
 // What is asked for, one name per set: as above, but "members" comes back as "member-K" of each.
 // Nothing asked for: all that the run has, but for what must be drawn, mc-dropout and swag. Throws

@@ -1,4 +1,4 @@
-// tools/latephase nqp: runs the noisy quadratic problem, prints a table, writes results.json and
+// nqp: runs the noisy quadratic problem, prints a table, writes results.json and
 // config.toml. The plot is drawn from results.json by python/late_phase_cli/nqp_plot.py.
 #include <algorithm>
 #include <atomic>
@@ -14,6 +14,8 @@
 #include "models/nqp/simulation.h"
 #include "models/nqp/theory.h"
 #include "nlohmann/json.hpp"
+#include "tools/program/commands.h"
+#include "tools/program/driver.h"
 #include "tools/program/files.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/progress_line.h"
@@ -23,8 +25,6 @@ namespace late_phase {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr char kCommand[] = "tools/latephase nqp";
 
 struct Run {
   NqpOptions options;
@@ -68,9 +68,8 @@ Run ParseRun(int argc, char** argv, SettingList* settings, NqpOptions* options) 
   CLI::App app(
       "The noisy quadratic problem: late-phase weights against K independent models and closed "
       "forms.",
-      kCommand);
-  app.add_option("--preset", run.preset, PresetRule("nqp") + "; its values are the defaults")
-      ->capture_default_str();
+      CommandName("nqp"));
+  AddPresetFlag("nqp", &run.preset, &app);
   app.add_option("--out", run.out, "folder for results.json, config.toml, nqp.png")
       ->capture_default_str();
   AddFlags(threads, &app);
@@ -254,21 +253,22 @@ int Main(int argc, char** argv) {
   const NqpResults results = RunNqp(run.options, MakeThreads(static_cast<int>(run.threads)),
                                     [&](double share) { progress.Add(share); });
   const Json all = MakeResults(run, results, progress.End());
-  const FinishFirst finish("tools/latephase nqp: writing its results");
-  WriteFile(run.out + "/config.toml",
-            "# Every value of this run; `tools/latephase nqp --preset FILE` repeats it.\n" +
-                ConfigText(settings));
+  const FinishFirst finish(CommandName("nqp") + ": writing its results");
+  WriteFile(run.out + "/config.toml", "# Every value of this run; `" + CommandName("nqp") +
+                                          " --preset FILE` repeats it.\n" + ConfigText(settings));
   WriteFile(run.out + "/results.json", all.dump(1) + "\n");
   PrintTable(all);
   std::printf("\n%.1f s on %ld threads; %s/results.json\n", all["seconds"].get<double>(),
               static_cast<long>(run.threads), run.out.c_str());
+  std::fflush(stdout);
+  TellDriver({{"finished", "nqp"}, {"folder", run.out}});
   return 0;
 }
 
 }  // namespace
-}  // namespace late_phase
 
-int main(int argc, char** argv) {
-  late_phase::EndOnSignals(late_phase::kCommand);
-  return late_phase::RunProgram(late_phase::kCommand, [&] { return late_phase::Main(argc, argv); });
+int NqpCommand(int argc, char** argv) {
+  return RunProgram(CommandName("nqp"), [&] { return Main(argc, argv); });
 }
+
+}  // namespace late_phase

@@ -1,0 +1,73 @@
+"""Completion for bash, from argparse's commands and the C++ program's own flags."""
+
+import subprocess
+
+from late_phase_cli import locations, program
+
+SCRIPT = r"""# Completion of commands, flags and their words, made by `COMMAND completion bash`.
+_latephase() {
+  local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command='' words=''
+  ((COMP_CWORD < 2)) || command=${COMP_WORDS[1]}
+  case $command in train | sweep | bench) ((COMP_CWORD < 3)) || command+=" ${COMP_WORDS[2]}" ;; esac
+  case "$command $previous" in
+VALUES
+    *) case $command in
+FLAGS
+    esac ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$word"))  # where nothing fits, bash completes files
+}
+complete -o default -F _latephase latephase
+"""
+
+
+def program_flags(*command):
+    """{flag: words it takes} of a command of the program."""
+    listed = subprocess.run(
+        [locations.program(), "flags", *command],
+        env=program.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    ).stdout
+    return {flag: words for flag, *words in map(str.split, listed.splitlines())}
+
+
+def parser_flags(parser):
+    return {
+        flag: list(map(str, action.choices or ()))
+        for action in parser._actions
+        for flag in action.option_strings
+        if flag.startswith("--")
+    }
+
+
+def script(parser):
+    """The text of the script. `parser`: main.make_parser()."""
+    from late_phase_cli import main
+
+    flags = {
+        "": dict.fromkeys(parser.commands, ())
+    }  # command -> flags and other words -> words behind it
+    flags |= {name: parser_flags(one) for name, one in parser.commands.items()}
+    for name in ("eval", "sample", "nqp"):
+        flags[name] = program_flags(name)
+    for name in main.TRAINED:
+        flags[f"train {name}"] = program_flags("train", name)
+        flags[f"sweep {name}"] = flags[f"train {name}"] | parser_flags(parser.commands["sweep"])
+    flags["train"] = flags["sweep"] = dict.fromkeys(main.TRAINED, ())
+    flags["bench"] = dict.fromkeys(main.BENCHMARKS, ())
+    flags["completion"] = {"bash": ()}
+    values = [
+        f'    "{command} {flag}") words="{" ".join(words)}" ;;'
+        for command, its in flags.items()
+        for flag, words in its.items()
+        if words
+    ]
+    cases = [f'      "{command}") words="{" ".join(its)}" ;;' for command, its in flags.items()]
+    return (
+        SCRIPT.replace("COMMAND", locations.command())
+        .replace("VALUES", "\n".join(values))
+        .replace("FLAGS", "\n".join(cases))
+    )

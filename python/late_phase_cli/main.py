@@ -1,0 +1,401 @@
+"""The command line: every command, what it takes, and the function that does it.
+
+Flags of train, eval, sample and nqp belong to the C++ program and reach it untouched. What a
+command needs is imported when it runs, so that --help takes no time.
+"""
+
+import argparse
+import difflib
+import os
+import sys
+
+from late_phase_cli import interrupt, locations
+from late_phase_cli.errors import UserError
+
+# What Bazel builds for a command in the repository.
+PROGRAM = ("//tools/program:latephase_program",)
+LIBRARY = ("//:_late_phase_ops.so",)
+TRAINED = ("enwik8", "cifar")
+BENCHMARKS = {
+    "batchnorm": "batch normalisation against TensorFlow's ops and memory",
+    "enwik8": "a whole training step against its peers",
+    "keras": "a Keras training step with members against plain Keras",
+    "lstm": "the rank-1 LSTM op against its peers",
+    "optimizer": "the optimizer's updates against stock ops and memory",
+}
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog):
+        super().__init__(prog, max_help_position=20, width=100)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}\n\n{self.format_help()}")
+
+
+def train(options):
+    from late_phase_cli import training
+
+    return training.train([options.program, *options.arguments])
+
+
+def run_program(options):
+    """eval, sample, nqp"""
+    from late_phase_cli import program, results
+
+    status, messages = program.run([options.command, *options.arguments])
+    for message in messages:
+        if "finished" in message:
+            results.show(message["finished"], message["folder"])
+    return status
+
+
+def plot(options):
+    from late_phase_cli import results
+
+    if results.is_sweep(options.folder):
+        print("\n".join(results.table(options.folder)))
+    for name in results.draw(options.folder):
+        print(name)
+    return 0
+
+
+def sweep(options):
+    from late_phase_cli import sweep
+
+    return sweep.run(options)
+
+
+def report(options):
+    from late_phase_cli import report
+
+    report.main(options.run, options.out, options.title)
+    print(options.out)
+    return 0
+
+
+def in_repository(function):
+    """A command of repository.py."""
+
+    def run(options):
+        if not locations.repository():
+            raise UserError(
+                f"{options.command} works in the repository of late_phase only, as `tools/latephase {options.command}`."
+            )
+        from late_phase_cli import repository
+
+        return getattr(repository, function)(options)
+
+    return run
+
+
+def version(options):
+    from late_phase_cli import repository
+
+    return repository.version(options)
+
+
+def completion(options):
+    from late_phase_cli import completion
+
+    print(completion.script(make_parser()))
+    return 0
+
+
+def check_program(options):
+    """Of train and sweep: what is wrong with the program."""
+    if not options.program or options.program.startswith("-"):
+        return f"{options.command} needs to know what, before its flags: {' or '.join(TRAINED)}"
+    return (
+        None
+        if options.program in TRAINED
+        else f'there is no training program "{options.program}"; there are: {", ".join(TRAINED)}'
+    )
+
+
+def check_benchmark(options):
+    names = ", ".join(BENCHMARKS)
+    if not options.benchmark or options.benchmark.startswith("-"):
+        return f"bench needs the name of a benchmark: {names}"
+    return (
+        None
+        if options.benchmark in BENCHMARKS
+        else f'there is no benchmark "{options.benchmark}"; there are: {names}'
+    )
+
+
+def bench_targets(options):
+    """Keras's is all Python."""
+    return (
+        LIBRARY
+        if options.benchmark == "keras"
+        else (*LIBRARY, f"//tools/bench:bench_{options.benchmark}")
+    )
+
+
+def make_parser():
+    me = locations.command()
+    parser = Parser(
+        prog=me,
+        allow_abbrev=False,
+        formatter_class=Formatter,
+        description="Trains, evaluates and compares networks with late-phase weights.",
+        epilog=f"`{me} COMMAND --help` says more about a command. "
+        "The last five work in the repository only.",
+    )
+    commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", parser_class=Parser
+    )
+    parser.commands = commands.choices
+
+    def add(
+        name,
+        run,
+        help,
+        targets=(),
+        check=lambda options: None,
+        description=None,
+        first=None,
+        **options,
+    ):
+        one = commands.add_parser(
+            name,
+            help=help,
+            description=description or f"{help[0].upper()}{help[1:]}.",
+            allow_abbrev=False,
+            formatter_class=Formatter,
+            **options,
+        )
+        one.set_defaults(
+            function=run,
+            check=check,
+            parser=one,
+            first=first,
+            targets=targets if callable(targets) else lambda options: targets,
+        )
+        return one
+
+    def add_untouched(name, run, help, targets=(), first=None, **options):
+        """A command whose arguments are none of argparse's, whatever they begin with; `first` is
+        the name of one that must be there.
+        """
+        one = add(
+            name, run, help, targets, first=first, add_help=False, prefix_chars="\0", **options
+        )
+        if first:
+            one.add_argument(first, nargs="?", help=argparse.SUPPRESS)
+        one.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+    programs = ",".join(TRAINED)
+    add_untouched(
+        "train",
+        train,
+        "train networks: enwik8 (text) or cifar (images)",
+        PROGRAM,
+        "program",
+        check=check_program,
+        usage=f"{me} train {{{programs}}} [FLAG]...",
+        epilog=f"`{me} train enwik8 --help` lists the flags of a program.",
+    )
+    add_untouched(
+        "eval", run_program, "metrics of trained runs' weights, and of ensembles of runs", PROGRAM
+    )
+    add_untouched("sample", run_program, "text that a trained run writes", PROGRAM)
+    add_untouched("nqp", run_program, "the noisy quadratic problem: table, plot, results", PROGRAM)
+    one = add("plot", plot, "draw the plots of a run, a sweep or an evaluation again")
+    one.add_argument(
+        "folder",
+        metavar="RUN",
+        help="the folder of a run, of several runs, of a sweep or of an evaluation",
+    )
+    add_sweep(
+        add(
+            "sweep",
+            sweep,
+            "train at several values of settings and compare",
+            PROGRAM,
+            check_program,
+            SWEEP,
+            usage=f"{me} sweep {{{programs}}} --over SETTING=VALUE,... [OPTION]... [FLAG OF train]...",
+        )
+    )
+    one = add(
+        "report",
+        report,
+        "one HTML page of runs and sweeps: metrics, curves, settings",
+        description=REPORT,
+    )
+    one.add_argument(
+        "run",
+        nargs="+",
+        metavar="RUN",
+        help="the folder of a run, of several runs, of a sweep or of an evaluation",
+    )
+    one.add_argument(
+        "--out", default="report.html", metavar="FILE", help="the page (default: report.html)"
+    )
+    one.add_argument("--title", default="Training runs", help="its title")
+    one = add(
+        "completion",
+        completion,
+        "completion of commands and flags, to be sourced by a shell",
+        PROGRAM,
+        description=f"Completion of commands and flags, for ~/.bashrc:\n\n  source <({me} completion bash)",
+    )
+    one.add_argument("shell", choices=["bash"])
+    add(
+        "version",
+        version,
+        "versions of the project, TensorFlow, compiler and CUDA; CPU features",
+        ("@cuda//:runtime",),
+    )
+
+    add_untouched(
+        "bench",
+        in_repository("bench"),
+        f"time something against its peers: {', '.join(BENCHMARKS)}",
+        bench_targets,
+        "benchmark",
+        check=check_benchmark,
+        usage=f"{me} bench {{{','.join(BENCHMARKS)}}} [FLAG]...",
+        epilog="\n".join(f"  {name:12}{what}" for name, what in BENCHMARKS.items()),
+    )
+    one = add(
+        "cuda-report",
+        in_repository("cuda_report"),
+        "registers and spills of the CUDA kernels",
+        ("//kernels:cuda_reports", *LIBRARY),
+    )
+    one.add_argument("--write", action="store_true", help="also record them in docs/results")
+    one = add("docs", in_repository("docs"), "the documentation as a site with search")
+    one.add_argument("--out", metavar="DIR", help="the folder of the site; made if it is not there")
+    one.set_defaults(
+        check=lambda options: None if options.out else "docs needs --out and the folder of the site"
+    )
+    add_untouched(
+        "python",
+        in_repository("python"),
+        "the project's Python, in which `import late_phase` works",
+        LIBRARY,
+    )
+    one = add(
+        "wheel",
+        in_repository("wheel"),
+        "the packages as a wheel for pip, checked",
+        (*LIBRARY, *PROGRAM),
+    )
+    one.add_argument(
+        "--out", metavar="DIR", help="the folder to put the wheel into; made if it is not there"
+    )
+    one.set_defaults(
+        check=lambda options: (
+            None if options.out else "wheel needs --out and the folder to put it into"
+        )
+    )
+    return parser
+
+
+SWEEP = """Trains a program at several values of its settings, each an ordinary run, and compares the results.
+
+  sweep cifar --preset convnet-quick --data DIR --out runs/k-sweep --over members=1,2,5,10 --seeds 3
+
+OUT/members-5/seed-0 is a run like any other. One member is the model without late-phase weights
+(enwik8: rank1). Several --over are taken one at a time, the preset giving the rest, or as a grid.
+Flags that are not listed here go to every run: see train PROGRAM --help. The same command again
+resumes what was interrupted and leaves alone what has finished; with more values or seeds it adds
+them."""
+REPORT = """One HTML page of training runs and sweeps, to read, to print and to pass on: it needs no other
+file and no network.
+
+  report runs/cifar-convnet runs/k-sweep --out report.html
+
+The test metrics of all runs side by side, the settings in which they differ, curves, cost, and
+evaluations (RUN/evaluation) where there are any. The curves of a sweep's runs are shown when these
+are named themselves."""
+
+
+def add_sweep(one):
+    count = {"type": int, "metavar": "N"}
+    one.add_argument("program", nargs="?", metavar="PROGRAM", help=" or ".join(TRAINED))
+    one.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        metavar="SETTING=VALUE,...",
+        help="a setting and its values; may be repeated",
+    )
+    one.add_argument(
+        "--grid",
+        action="store_true",
+        help="every combination of the values, instead of one setting at a time",
+    )
+    one.add_argument(
+        "--seeds",
+        default=1,
+        **count,
+        help="runs of each point, with consecutive seeds (default: 1)",
+    )
+    one.add_argument("--seed", default=0, **count, help="the first of them (default: 0)")
+    one.add_argument("--model", help="the model to train (default: late-phase)")
+    one.add_argument(
+        "--out", metavar="DIR", help="folder of the sweep (default: runs/PROGRAM-sweep)"
+    )
+    one.add_argument(
+        "--parallel",
+        "--jobs",
+        **count,
+        help="runs at a time, each with memory of its own (default: one per core; with a GPU one)",
+    )
+    one.add_argument(
+        "--threads", **count, help="of each run (default: the cores shared among the runs)"
+    )
+
+
+def parse(arguments):
+    """The options of a command line. Prints help and complaints, and exits with them."""
+    parser = make_parser()
+    if not arguments:
+        parser.error("a command is missing")
+    if arguments[0] not in parser.commands and not arguments[0].startswith("-"):
+        alike = difflib.get_close_matches(arguments[0], parser.commands, 1)
+        parser.error(
+            f'there is no command "{arguments[0]}"'
+            + (f"; did you mean {alike[0]}?" if alike else "")
+        )
+    options, options.flags = parser.parse_known_args(arguments)
+    options.typed = arguments
+    if options.flags and options.command != "sweep":
+        options.parser.error(f"{options.command} has no {' '.join(options.flags)}")
+    if getattr(options, options.first or "", None) in ("-h", "--help"):
+        options.parser.print_help()
+        raise SystemExit(0)
+    complaint = options.check(options)
+    if complaint:
+        options.parser.error(complaint)
+    return options
+
+
+def main(arguments=None):
+    interrupt.listen()
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    if (
+        "LATE_PHASE_TARGETS" in os.environ
+    ):  # tools/latephase asks what is to be built, before anything is
+        os.write(
+            int(os.environ["LATE_PHASE_TARGETS"]),
+            " ".join(["run", *options.targets(options)]).encode(),
+        )
+        return 0
+    try:
+        return options.function(options)
+    except KeyboardInterrupt:
+        return interrupt.status()
+    except Exception as error:
+        if interrupt.came:  # what failed is what was told to end
+            return interrupt.status()
+        if not isinstance(error, (UserError, OSError)):
+            raise
+        print(f"{locations.command()} {options.command}: {error}", file=sys.stderr)
+        return 2

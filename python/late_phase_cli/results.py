@@ -1,0 +1,83 @@
+"""What the driver makes of results: tables on standard output, plots in the folder."""
+
+import os
+import sys
+
+from late_phase_cli import files, locations
+from late_phase_cli.errors import UserError
+from late_phase_cli.extras import MissingExtra
+
+
+def show(kind, folder):
+    """What was asked for has finished: `kind` is "sweep", or as the program tells it
+    (tools/program/driver.h).
+    """
+    if kind in ("enwik8", "cifar", "sweep"):
+        print("\n".join(table(folder)))
+        print(f"\n{folder}/results.json")
+    elif kind == "eval":
+        print(f"\n{folder}/evaluation.json")
+    sys.stdout.flush()
+    draw_or_warn(folder)
+
+
+def draw_or_warn(folder):
+    """The names of the plots are printed; a plot that fails is a warning, because the results are
+    there.
+    """
+    again = f"`{locations.command()} plot {folder}` draws the plots once this is fixed."
+    try:
+        for line in draw(folder):
+            print(line)
+    except MissingExtra as error:
+        print(f"No plots: {error}", file=sys.stderr)
+    except Exception as error:  # whatever it is
+        print(
+            f"{locations.command()}: could not draw the plots of {folder}: {error}. {again}",
+            file=sys.stderr,
+        )
+
+
+def is_sweep(folder):
+    return os.path.exists(os.path.join(folder, "sweep.json"))
+
+
+def table(folder):
+    """The table of a run, of a folder of runs or of a sweep, as lines."""
+    from late_phase_cli import cifar_table, enwik8_table, run_table, sweep_table
+
+    if is_sweep(folder):
+        return sweep_table.render(sweep_table.summarize(folder))
+    config, results = run_table.read_run(folder)
+    if config["program"] == "enwik8":
+        return enwik8_table.render(results)
+    return cifar_table.render(config, results)
+
+
+def draw(folder):
+    """Draws whatever plots belong to the folder; returns their names."""
+    has = lambda name: os.path.exists(os.path.join(folder, name))  # noqa: E731
+    if is_sweep(folder):
+        from late_phase_cli import sweep_plot
+
+        return sweep_plot.main(folder)
+    if has("evaluation.json"):
+        from late_phase_cli import evaluation_plot
+
+        return evaluation_plot.main(folder)
+    if has("results.json") and not has("metrics.jsonl") and read(folder).get("program") == "nqp":
+        from late_phase_cli import nqp_plot
+
+        return nqp_plot.main(folder)
+    from late_phase_cli import plot
+
+    return plot.main(folder)
+
+
+def read(folder):
+    try:
+        return files.read_json(os.path.join(folder, "results.json"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"results.json must be readable. Received: {folder}/results.json ({error})"
+        ) from error

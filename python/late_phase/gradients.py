@@ -24,8 +24,20 @@ def _rank1_lstm_grad(op, dh, dfinal_h, dfinal_c, dgates, dcells):
     del bias
     h, _, _, gates, cells = op.outputs
     grad = late_phase.raw_ops.late_phase_rank1_lstm_grad(
-        x=x, initial_h=initial_h, initial_c=initial_c, kernel=kernel, recurrent_kernel=recurrent_kernel, u=u, v=v,
-        member=member, h=h, gates=gates, cells=cells, dh=dh, dfinal_h=dfinal_h, dfinal_c=dfinal_c,
+        x=x,
+        initial_h=initial_h,
+        initial_c=initial_c,
+        kernel=kernel,
+        recurrent_kernel=recurrent_kernel,
+        u=u,
+        v=v,
+        member=member,
+        h=h,
+        gates=gates,
+        cells=cells,
+        dh=dh,
+        dfinal_h=dfinal_h,
+        dfinal_c=dfinal_c,
     )
     return [*grad, None]
 
@@ -37,8 +49,20 @@ def _rank1_lstm_tokens_grad(op, dh, dfinal_h, dfinal_c, dgates, dcells):
     tokens, table, initial_h, initial_c, recurrent_kernel, u, v, member = op.inputs
     h, _, _, gates, cells = op.outputs
     grad = late_phase.raw_ops.late_phase_rank1_lstm_tokens_grad(
-        tokens=tokens, table=table, initial_h=initial_h, initial_c=initial_c, recurrent_kernel=recurrent_kernel, u=u, v=v,
-        member=member, h=h, gates=gates, cells=cells, dh=dh, dfinal_h=dfinal_h, dfinal_c=dfinal_c,
+        tokens=tokens,
+        table=table,
+        initial_h=initial_h,
+        initial_c=initial_c,
+        recurrent_kernel=recurrent_kernel,
+        u=u,
+        v=v,
+        member=member,
+        h=h,
+        gates=gates,
+        cells=cells,
+        dh=dh,
+        dfinal_h=dfinal_h,
+        dfinal_c=dfinal_c,
     )
     return [None, *grad, None]
 
@@ -60,8 +84,16 @@ def _batch_norm_grad(op, dy, *unused_grads):  # the running statistics are const
     del mean, variance
     _, _, _, saved_mean, saved_mean_rest, saved_inv_std = op.outputs
     grad = late_phase.raw_ops.late_phase_batch_norm_grad(
-        x=x, scale=scale, offset=offset, member=member, saved_mean=saved_mean, saved_mean_rest=saved_mean_rest,
-        saved_inv_std=saved_inv_std, dy=dy, is_training=op.get_attr("is_training"), activation=op.get_attr("activation"),
+        x=x,
+        scale=scale,
+        offset=offset,
+        member=member,
+        saved_mean=saved_mean,
+        saved_mean_rest=saved_mean_rest,
+        saved_inv_std=saved_inv_std,
+        dy=dy,
+        is_training=op.get_attr("is_training"),
+        activation=op.get_attr("activation"),
         data_format=op.get_attr("data_format"),
     )
     return [*grad, None, None, None]

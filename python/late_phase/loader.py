@@ -27,7 +27,9 @@ def library_path():
     if os.path.isfile(path):
         return path
     if named:
-        raise ImportError(f"`LATE_PHASE_OPS` must name the op library {_FILE}. Received: LATE_PHASE_OPS={named}, no such file")
+        raise ImportError(
+            f"`LATE_PHASE_OPS` must name the op library {_FILE}. Received: LATE_PHASE_OPS={named}, no such file"
+        )
     raise ImportError(
         f"late_phase: the op library is missing: {path}. In a source tree start Python with `tools/latephase python`, which "
         "builds it; or build it with `bazel build //:_late_phase_ops.so` and name it in the environment variable LATE_PHASE_OPS."
@@ -95,7 +97,9 @@ def _follow_onednn_limit(path, tensorflow_came_first):
     function.restype = ctypes.c_char_p
     if function() is None:
         return
-    limit = os.environ["ONEDNN_MAX_CPU_ISA"] = function().decode()  # as it is in C already, for the programs that Python starts
+    limit = os.environ["ONEDNN_MAX_CPU_ISA"] = (
+        function().decode()
+    )  # as it is in C already, for the programs that Python starts
     if tensorflow_came_first:
         warnings.warn(
             f"late_phase: this machine announces AMX but does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA={limit}. TensorFlow was imported "

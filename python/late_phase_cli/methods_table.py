@@ -35,9 +35,18 @@ def mean(values):
 
 def flatness(evaluation, weights, runs):
     """The mean of δL(SIGMA) over the runs, and a run's mean standard error over the draws; a dash for what is no single network."""
-    points = [point for curve in evaluation["flatness"]["curves"] if curve["weights"] == weights and curve["run"] in runs
-              for point in curve["points"] if point["sigma"] == SIGMA]
-    return f"{mean(point['mean'] for point in points):.3f} ± {mean(point['standard_error'] for point in points):.3f}" if points else "–"
+    points = [
+        point
+        for curve in evaluation["flatness"]["curves"]
+        if curve["weights"] == weights and curve["run"] in runs
+        for point in curve["points"]
+        if point["sigma"] == SIGMA
+    ]
+    return (
+        f"{mean(point['mean'] for point in points):.3f} ± {mean(point['standard_error'] for point in points):.3f}"
+        if points
+        else "–"
+    )
 
 
 def render(folder):
@@ -47,13 +56,27 @@ def render(folder):
         with open(os.path.join(folder, name, "evaluation.json")) as file:
             evaluations[name] = json.load(file)
     sets = [one["name"] for one in evaluations["base"]["ood"]]
-    heads = ["", "networks", "accuracy %", "NLL", "ECE", "Brier", *(f"AUROC {name}" for name in sets), "mCE %", f"δL({SIGMA})"]
+    heads = [
+        "",
+        "networks",
+        "accuracy %",
+        "NLL",
+        "ECE",
+        "Brier",
+        *(f"AUROC {name}" for name in sets),
+        "mCE %",
+        f"δL({SIGMA})",
+    ]
     table = []
     for label, name, weights, run in ROWS:
         evaluation = evaluations[name]
         runs = [run] if run else [one["run"] for one in evaluation["runs"]]
-        rows = [row for row in evaluation["rows"] if row["weights"] == weights and row["run"] in runs]
-        assert len(rows) == len(runs), f"{folder}: {label} has {len(rows)} rows instead of {len(runs)}"
+        rows = [
+            row for row in evaluation["rows"] if row["weights"] == weights and row["run"] in runs
+        ]
+        assert len(rows) == len(runs), (
+            f"{folder}: {label} has {len(rows)} rows instead of {len(runs)}"
+        )
         aurocs = [mean(row["ood"]["sets"][i]["auroc"] for row in rows) for i in range(len(sets))]
         cells = [
             label, str(rows[0]["networks"]), f"{100 * mean(row['accuracy'] for row in rows):.2f}",

@@ -25,7 +25,10 @@ class Metric:
 
 
 # By name, in the order of columns. The first that a run has is drawn.
-METRICS = {one["name"]: Metric(**one) for one in json.loads(pathlib.Path(__file__).with_name("metrics.json").read_text())}
+METRICS = {
+    one["name"]: Metric(**one)
+    for one in json.loads(pathlib.Path(__file__).with_name("metrics.json").read_text())
+}
 # Metrics that say how good a model is; the others say how sure it is of it, or the same again.
 MAIN_METRICS = ("bpc", "accuracy", "nll")
 # By the name in results.json, in the order of columns.
@@ -48,14 +51,29 @@ def in_order(names, known):
 
 def columns_of(tests):
     """[(weights, metric)] that the given parts "test" of results have. The list "members" is no weight set of its own."""
-    sets = in_order((weights for test in tests for weights, metrics in test.items() if isinstance(metrics, dict)), WEIGHTS)
-    return [(weights, metric) for weights in sets
-            for metric in in_order((name for test in tests for name in test.get(weights, {})), METRICS)]
+    sets = in_order(
+        (
+            weights
+            for test in tests
+            for weights, metrics in test.items()
+            if isinstance(metrics, dict)
+        ),
+        WEIGHTS,
+    )
+    return [
+        (weights, metric)
+        for weights in sets
+        for metric in in_order((name for test in tests for name in test.get(weights, {})), METRICS)
+    ]
 
 
 def without_loss(columns):
     """The columns but for a loss beside the metric that is made from it: BPC is loss / ln 2."""
-    return [(weights, metric) for weights, metric in columns if metric != "loss" or (weights, "bpc") not in columns]
+    return [
+        (weights, metric)
+        for weights, metric in columns
+        if metric != "loss" or (weights, "bpc") not in columns
+    ]
 
 
 def mean_and_error(values):
@@ -63,7 +81,9 @@ def mean_and_error(values):
     values = [value for value in values if value is not None]
     if not values:
         return None, None
-    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5 if len(
+        values
+    ) > 1 else None
 
 
 def mean_text(metric, mean, error):
@@ -81,4 +101,10 @@ def best_of(values, metric):
 
 def value_text(value):
     """A setting as config.toml has it, with no more digits than it needs."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )

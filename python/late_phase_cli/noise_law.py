@@ -67,7 +67,9 @@ def fit(points):
     members = numpy.array([members for _, members in points], float)
     losses = numpy.array(list(points.values()), float)
     if len(points) < len(seeds) + 4 or len(set(members)) < 3:
-        raise ValueError(f"a fit needs at least {len(seeds) + 4} points at three values of members or more. Received: {len(points)} points")
+        raise ValueError(
+            f"a fit needs at least {len(seeds) + 4} points at three values of members or more. Received: {len(points)} points"
+        )
     of_seed = numpy.array([[seed == other for other in seeds] for seed, _ in points], float)
 
     def linear(exponent):
@@ -84,9 +86,15 @@ def fit(points):
         step = grid[1] - grid[0]
         low, high = max(best - step, 1e-4), best + step
     solution, residuals = linear(best)
-    jacobian = numpy.column_stack([of_seed, members**-best, -solution[-1] * members**-best * numpy.log(members)])
+    jacobian = numpy.column_stack(
+        [of_seed, members**-best, -solution[-1] * members**-best * numpy.log(members)]
+    )
     variance = numpy.square(residuals).sum() / (len(points) - jacobian.shape[1])
     covariance = variance * numpy.linalg.pinv(jacobian.T @ jacobian)
     return Fit(
-        float(best), math.sqrt(covariance[-1, -1]), float(solution[-1]), dict(zip(seeds, solution[:-1].tolist())),
-        float(numpy.sqrt(numpy.square(residuals).mean())))
+        float(best),
+        math.sqrt(covariance[-1, -1]),
+        float(solution[-1]),
+        dict(zip(seeds, solution[:-1].tolist())),
+        float(numpy.sqrt(numpy.square(residuals).mean())),
+    )

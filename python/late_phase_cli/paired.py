@@ -5,8 +5,10 @@ import math
 import statistics
 
 # Student's t: the 97.5 % quantile by degrees of freedom.
+# fmt: off
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
       2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+# fmt: on
 
 
 def t_quantile(freedom):
@@ -41,6 +43,8 @@ def difference(ours, theirs, lower_is_better=True):
     differences = [ours[seed] - theirs[seed] for seed in seeds]
     half_width = math.nan
     if len(seeds) > 1:
-        half_width = t_quantile(len(seeds) - 1) * statistics.stdev(differences) / math.sqrt(len(seeds))
+        half_width = (
+            t_quantile(len(seeds) - 1) * statistics.stdev(differences) / math.sqrt(len(seeds))
+        )
     won = sum((one < 0) == lower_is_better and one != 0 for one in differences)
     return Difference(statistics.fmean(differences), half_width, won, len(seeds))

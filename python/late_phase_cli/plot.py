@@ -23,14 +23,19 @@ OTHER_COLOURS = ["#2e8b57", "#8b4f9f", "#b03a48", "#8a7a1f"]
 
 
 # What a program's runs are judged by.
-METRICS = {program: metric_names.METRICS[name] for program, name in (("enwik8", "bpc"), ("cifar", "accuracy"))}
+METRICS = {
+    program: metric_names.METRICS[name]
+    for program, name in (("enwik8", "bpc"), ("cifar", "accuracy"))
+}
 
 
 @dataclasses.dataclass
 class Series:
     epochs: list
     values: list
-    spread: list = dataclasses.field(default_factory=list)  # standard deviation over seeds; empty for a single run
+    spread: list = dataclasses.field(
+        default_factory=list
+    )  # standard deviation over seeds; empty for a single run
 
 
 @dataclasses.dataclass
@@ -60,7 +65,9 @@ def find_runs(folder):
     below = [os.path.join(glob.escape(folder), *pattern) for pattern in (["*"], ["seed-*", "*"])]
     found = sorted(filter(is_run, (path for pattern in below for path in glob.glob(pattern))))
     if not found:
-        raise PlotError(f"`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. Received: RUN={folder}")
+        raise PlotError(
+            f"`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. Received: RUN={folder}"
+        )
     return found
 
 
@@ -70,12 +77,16 @@ def read_config(folder):
         with open(path, "rb") as file:
             config = tomllib.load(file)
     except (OSError, ValueError) as error:
-        raise PlotError(f"a run must have its config.toml. Received: {path} ({getattr(error, 'strerror', None) or error})") from error
+        raise PlotError(
+            f"a run must have its config.toml. Received: {path} ({getattr(error, 'strerror', None) or error})"
+        ) from error
     for key in ("program", "model", "seed", "t0", "swa_start"):
         if key not in config:
             raise PlotError(f"config.toml must have `{key}`. Received: {path}")
     if config["program"] not in METRICS:
-        raise PlotError(f"`program` must be one of {', '.join(METRICS)}. Received: program={config['program']} in {path}")
+        raise PlotError(
+            f"`program` must be one of {', '.join(METRICS)}. Received: program={config['program']} in {path}"
+        )
     return config
 
 
@@ -97,7 +108,9 @@ def read_metrics(path):
             rows.append(row)
         except ValueError as error:
             if number < len(lines):
-                raise PlotError(f"metrics.jsonl must have one JSON object per line. Received: {path}, line {number} ({error})") from error
+                raise PlotError(
+                    f"metrics.jsonl must have one JSON object per line. Received: {path}, line {number} ({error})"
+                ) from error
     return rows
 
 
@@ -105,7 +118,9 @@ def series(rows, key):
     """Ordered by step. A run that was resumed may have taken a step twice: its later line counts."""
     by_step = {row["step"]: row for row in rows if key in row}
     rows = [by_step[step] for step in sorted(by_step)]
-    return Series([row["epoch"] for row in rows], [math.nan if row[key] is None else row[key] for row in rows])
+    return Series(
+        [row["epoch"] for row in rows], [math.nan if row[key] is None else row[key] for row in rows]
+    )
 
 
 def load_run(folder):
@@ -116,20 +131,42 @@ def load_run(folder):
     try:
         training = series([row for row in rows if row["kind"] == "train"], key)
         evaluations = [row for row in rows if row["kind"] == "evaluation"]
-        split = "validation" if not evaluations or any(row["split"] == "validation" for row in evaluations) else "test"
-        evaluations = {weights: series([row for row in evaluations if row["weights"] == weights and row["split"] == split], key)
-                       for weights in ("collapsed", "swa")}
+        split = (
+            "validation"
+            if not evaluations or any(row["split"] == "validation" for row in evaluations)
+            else "test"
+        )
+        evaluations = {
+            weights: series(
+                [row for row in evaluations if row["weights"] == weights and row["split"] == split],
+                key,
+            )
+            for weights in ("collapsed", "swa")
+        }
     except KeyError as error:
-        raise PlotError(f"every line of metrics.jsonl must have {error}. Received: {path}") from error
+        raise PlotError(
+            f"every line of metrics.jsonl must have {error}. Received: {path}"
+        ) from error
     evaluations = {weights: one for weights, one in evaluations.items() if one.values}
 
     starts = {"late phase": config["t0"]} if config["model"] == "late-phase" else {}
     if config["swa_start"] >= 0:
         starts["SWA"] = config["swa_start"]
     # A phase that the run has not reached would stretch the axis.
-    reached = max((epoch for one in (training, *evaluations.values()) for epoch in one.epochs), default=0)
+    reached = max(
+        (epoch for one in (training, *evaluations.values()) for epoch in one.epochs), default=0
+    )
     starts = {name: epoch for name, epoch in starts.items() if epoch < reached}
-    return Run(folder, config["program"], config["model"], config["seed"], starts, training, split, evaluations)
+    return Run(
+        folder,
+        config["program"],
+        config["model"],
+        config["seed"],
+        starts,
+        training,
+        split,
+        evaluations,
+    )
 
 
 def mean_over_seeds(all_series):
@@ -139,7 +176,9 @@ def mean_over_seeds(all_series):
         for epoch, value in zip(one.epochs, one.values):
             by_epoch[round(epoch, 6)].append(value)
     epochs = [epoch for epoch in sorted(by_epoch) if len(by_epoch[epoch]) == len(all_series)]
-    values = numpy.array([by_epoch[epoch] for epoch in epochs]).reshape(len(epochs), len(all_series))
+    values = numpy.array([by_epoch[epoch] for epoch in epochs]).reshape(
+        len(epochs), len(all_series)
+    )
     spread = values.std(axis=1, ddof=1).tolist() if len(all_series) > 1 else []
     return Series(epochs, values.mean(axis=1).tolist(), spread)
 
@@ -151,8 +190,10 @@ def compare(runs):
         for weights, one in run.evaluations.items():
             by_model[run.model][weights].append(one)
     order = {model: place for place, model in enumerate(COLOURS)}
-    return {model: {weights: mean_over_seeds(found) for weights, found in by_model[model].items()}
-            for model in sorted(by_model, key=lambda model: (order.get(model, len(order)), model))}
+    return {
+        model: {weights: mean_over_seeds(found) for weights, found in by_model[model].items()}
+        for model in sorted(by_model, key=lambda model: (order.get(model, len(order)), model))
+    }
 
 
 def value_range(all_series, lower_is_better):
@@ -179,8 +220,17 @@ def draw_starts(axes, starts):
         names[epoch].append(name)
     for epoch in names:
         axes.axvline(epoch, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
-        axes.text(epoch, 0.02, " " + ", ".join(names[epoch]), transform=axes.get_xaxis_transform(), rotation=90, ha="left", va="bottom",
-                  fontsize=8, color="#666666")
+        axes.text(
+            epoch,
+            0.02,
+            " " + ", ".join(names[epoch]),
+            transform=axes.get_xaxis_transform(),
+            rotation=90,
+            ha="left",
+            va="bottom",
+            fontsize=8,
+            color="#666666",
+        )
 
 
 def new_figure(title, metric):
@@ -204,15 +254,33 @@ def finish(axes, drawn, metric, starts):
 
 def draw_run(run):
     if not run.training.values and not run.evaluations:
-        raise PlotError(f"metrics.jsonl must have a line to draw. Received: {os.path.join(run.folder, 'metrics.jsonl')}")
+        raise PlotError(
+            f"metrics.jsonl must have a line to draw. Received: {os.path.join(run.folder, 'metrics.jsonl')}"
+        )
     metric, colour = METRICS[run.program], COLOURS.get(run.model, OTHER_COLOURS[0])
     figure, axes = new_figure(f"{run.program}, {run.model}, seed {run.seed}", metric)
     if run.training.values:
-        axes.plot(run.training.epochs, run.training.values, color=colour, alpha=0.35, linewidth=0.8, label="training")
+        axes.plot(
+            run.training.epochs,
+            run.training.values,
+            color=colour,
+            alpha=0.35,
+            linewidth=0.8,
+            label="training",
+        )
     for weights, label, line in (("collapsed", run.split, "-"), ("swa", f"{run.split}, SWA", "--")):
         if weights in run.evaluations:
             one = run.evaluations[weights]
-            axes.plot(one.epochs, one.values, line, color=colour, linewidth=1.5, marker=".", markersize=4, label=label)
+            axes.plot(
+                one.epochs,
+                one.values,
+                line,
+                color=colour,
+                linewidth=1.5,
+                marker=".",
+                markersize=4,
+                label=label,
+            )
     finish(axes, [run.training, *run.evaluations.values()], metric, run.starts.items())
     return figure
 
@@ -220,23 +288,44 @@ def draw_run(run):
 def draw_comparison(runs, folder):
     programs = sorted({run.program for run in runs})
     if len(programs) != 1:
-        raise PlotError(f"the runs of a folder must be of one program. Received: {', '.join(programs)} in {folder}")
+        raise PlotError(
+            f"the runs of a folder must be of one program. Received: {', '.join(programs)} in {folder}"
+        )
     models = compare(runs)
     if not models:
-        raise PlotError(f"the runs must have evaluated once before they can be compared. Received: {folder}")
+        raise PlotError(
+            f"the runs must have evaluated once before they can be compared. Received: {folder}"
+        )
     metric = METRICS[programs[0]]
     seeds = len({run.seed for run in runs})
-    title = f"{programs[0]}, {runs[0].split}" + (f", mean and standard deviation of {seeds} seeds" if seeds > 1 else f", seed {runs[0].seed}")
+    title = f"{programs[0]}, {runs[0].split}" + (
+        f", mean and standard deviation of {seeds} seeds" if seeds > 1 else f", seed {runs[0].seed}"
+    )
     figure, axes = new_figure(title, metric)
     others = iter(OTHER_COLOURS * len(models))
     for model, by_weights in models.items():
         colour = COLOURS.get(model) or next(others)
         for weights, one in by_weights.items():
             label, line = (model, "-") if weights == "collapsed" else (f"{model}, SWA", "--")
-            axes.plot(one.epochs, one.values, line, color=colour, linewidth=1.5, marker=".", markersize=4, label=label)
+            axes.plot(
+                one.epochs,
+                one.values,
+                line,
+                color=colour,
+                linewidth=1.5,
+                marker=".",
+                markersize=4,
+                label=label,
+            )
             if one.spread:
-                axes.fill_between(one.epochs, [value - by for value, by in zip(one.values, one.spread)],
-                                  [value + by for value, by in zip(one.values, one.spread)], color=colour, alpha=0.15, linewidth=0)
+                axes.fill_between(
+                    one.epochs,
+                    [value - by for value, by in zip(one.values, one.spread)],
+                    [value + by for value, by in zip(one.values, one.spread)],
+                    color=colour,
+                    alpha=0.15,
+                    linewidth=0,
+                )
     drawn = [one for by_weights in models.values() for one in by_weights.values()]
     finish(axes, drawn, metric, {start for run in runs for start in run.starts.items()})
     return figure

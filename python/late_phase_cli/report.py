@@ -2,7 +2,16 @@
 
 import collections
 
-from late_phase_cli import files, metric_names, plot, report_evaluation, report_page, report_runs, sweep_plot, sweep_table
+from late_phase_cli import (
+    files,
+    metric_names,
+    plot,
+    report_evaluation,
+    report_page,
+    report_runs,
+    sweep_plot,
+    sweep_table,
+)
 
 
 def metrics_table(
@@ -28,7 +37,9 @@ def metrics_table(
     ]
     values = {column: [row.get(column[0], {}).get(column[1]) for row in rows] for column in columns}
     best = {
-        column: metric_names.best_of([None if value is None else key(value) for value in values[column]], column[1])
+        column: metric_names.best_of(
+            [None if value is None else key(value) for value in values[column]], column[1]
+        )
         for column in columns
     }
     cells = []
@@ -38,21 +49,29 @@ def metrics_table(
             value = values[column][i]
             is_best = value is not None and best[column] is not None and key(value) == best[column]
             shown = "–" if value is None else text(metric_names.metric_of(column[1]), value)
-            line.append(report_page.Cell(shown, ["number"] + ["start"] * is_start + ["best"] * is_best))
+            line.append(
+                report_page.Cell(shown, ["number"] + ["start"] * is_start + ["best"] * is_best)
+            )
         cells.append(line)
     return report_page.Table([*name_heads, *heads], cells, groups, len(name_heads))
 
 
 def tests_of(results):
     """Weight sets and their metrics; the list of members is none."""
-    return {weights: metrics for weights, metrics in results.get("test", {}).items() if isinstance(metrics, dict)}
+    return {
+        weights: metrics
+        for weights, metrics in results.get("test", {}).items()
+        if isinstance(metrics, dict)
+    }
 
 
 def families_of(runs):
     """{title: [run]}: metrics of different data are not compared."""
     families = collections.defaultdict(list)
     for run in runs:
-        families[", ".join(filter(None, (run.config["program"], run.config.get("dataset"))))].append(run)
+        families[
+            ", ".join(filter(None, (run.config["program"], run.config.get("dataset"))))
+        ].append(run)
     return families
 
 
@@ -61,7 +80,11 @@ def seeds_table(runs):
     groups = collections.defaultdict(list)
     for run in runs:
         if run.results:
-            groups[repr([(name, value) for name, value in sorted(run.config.items()) if name != "seed"])].append(run)
+            groups[
+                repr(
+                    [(name, value) for name, value in sorted(run.config.items()) if name != "seed"]
+                )
+            ].append(run)
     groups = [group for group in groups.values() if len(group) > 1]
     if not groups:
         return None
@@ -108,19 +131,36 @@ def settings_section(runs, anchors):
     for program, mine in programs.items():
         first = mine[0].config
         settings = list(dict.fromkeys(name for run in mine for name in run.config))
-        differ = [name for name in settings if len({repr(run.config.get(name)) for run in mine}) > 1]
+        differ = [
+            name for name in settings if len({repr(run.config.get(name)) for run in mine}) > 1
+        ]
 
         def cell(run, name):
             value = run.config.get(name, "–")
-            differs, is_number = run.config.get(name) != first.get(name), isinstance(value, (int, float))
-            return report_page.Cell(metric_names.value_text(value), ["differs"] * differs + ["number"] * is_number)
+            differs, is_number = (
+                run.config.get(name) != first.get(name),
+                isinstance(value, (int, float)),
+            )
+            return report_page.Cell(
+                metric_names.value_text(value), ["differs"] * differs + ["number"] * is_number
+            )
 
         rows = [
-            [report_page.Cell(run.name, anchor=anchors[run.folder]), *(cell(run, name) for name in differ)]
+            [
+                report_page.Cell(run.name, anchor=anchors[run.folder]),
+                *(cell(run, name) for name in differ),
+            ]
             for run in mine
         ]
         shared = settings_text({name: first[name] for name in settings if name not in differ})
-        content.append((program, report_page.Table(["run", *differ], rows) if differ else None, shared, len(mine) > 1))
+        content.append(
+            (
+                program,
+                report_page.Table(["run", *differ], rows) if differ else None,
+                shared,
+                len(mine) > 1,
+            )
+        )
     return report_page.Section("settings", "Settings", "settings", {"programs": content})
 
 
@@ -138,13 +178,18 @@ def sweep_section(source, anchor):
         tables.append(
             metrics_table(
                 [
-                    [*(metric_names.value_text(point["values"][axis]) for axis in axes), str(len(point["runs"]))]
+                    [
+                        *(metric_names.value_text(point["values"][axis]) for axis in axes),
+                        str(len(point["runs"])),
+                    ]
                     for point in points
                 ],
                 rows,
                 name_heads=(*map(sweep_table.head_of, axes), "seeds"),
                 key=lambda value: value["mean"],
-                text=lambda metric, value: metric_names.mean_text(metric, value["mean"], value["standard_error"]),
+                text=lambda metric, value: metric_names.mean_text(
+                    metric, value["mean"], value["standard_error"]
+                ),
             )
         )
     figure = sweep_plot.draw(sweep)
@@ -153,8 +198,14 @@ def sweep_section(source, anchor):
         "program": sweep["program"],
         "seeds": len(sweep["sweep"]["seeds"]),
         "tables": tables,
-        "drawing": report_page.drawing(figure, f"Test figures of the sweep {source.name}") if figure else None,
-        "runs": metrics_table([[folder] for folder, _ in runs], [tests_of(result) for _, result in runs]) if runs else None,
+        "drawing": report_page.drawing(figure, f"Test figures of the sweep {source.name}")
+        if figure
+        else None,
+        "runs": metrics_table(
+            [[folder] for folder, _ in runs], [tests_of(result) for _, result in runs]
+        )
+        if runs
+        else None,
         "settings": settings_text(sweep["sweep"]["config"]),
     }
     evaluation = report_evaluation.evaluation_of(source.folder)
@@ -169,11 +220,19 @@ def models_section(source, anchor):
     except plot.PlotError as error:
         content["error"] = error
     evaluation = report_evaluation.evaluation_of(source.folder)
-    return report_page.Section("models", f"{source.name}: models compared", anchor, content, evaluation)
+    return report_page.Section(
+        "models", f"{source.name}: models compared", anchor, content, evaluation
+    )
 
 
 def duration(seconds):
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.1f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def run_facts(run):
@@ -190,7 +249,9 @@ def run_facts(run):
         ("device", "device", str),
     ]
     return [("model", run.config["model"]), ("seed", run.config["seed"])] + [
-        (head, text(run.results[name])) for name, head, text in texts if run.results.get(name) is not None
+        (head, text(run.results[name]))
+        for name, head, text in texts
+        if run.results.get(name) is not None
     ]
 
 
@@ -201,13 +262,25 @@ def all_metrics_table(results):
         for weights, metrics in results.get(split, {}).items():
             if isinstance(metrics, dict):
                 rows.append((split, metric_names.weights_name(weights), metrics))
-        rows += [(split, f"member {k}", metrics) for k, metrics in enumerate(results.get(split, {}).get("members", []))]
-    columns = metric_names.in_order((name for _, _, metrics in rows for name in metrics), metric_names.METRICS)
+        rows += [
+            (split, f"member {k}", metrics)
+            for k, metrics in enumerate(results.get(split, {}).get("members", []))
+        ]
+    columns = metric_names.in_order(
+        (name for _, _, metrics in rows for name in metrics), metric_names.METRICS
+    )
     known = [(name, metric_names.metric_of(name)) for name in columns]
     return report_page.Table(
         ["data", "weights", *(report_page.Cell(metric.head, ["number"]) for _, metric in known)],
         [
-            [split, weights, *(report_page.Cell(metric.number(metrics.get(name)), ["number"]) for name, metric in known)]
+            [
+                split,
+                weights,
+                *(
+                    report_page.Cell(metric.number(metrics.get(name)), ["number"])
+                    for name, metric in known
+                ),
+            ]
             for split, weights, metrics in rows
         ],
         row_heads=2,
@@ -243,7 +316,12 @@ def compose(sources, title):
         elif not source.runs:
             evaluation = report_evaluation.evaluation_of(source.folder)
             sections.append(
-                report_page.Section("evaluation", f"Evaluation {source.name}", f"evaluation-{i}", evaluation=evaluation)
+                report_page.Section(
+                    "evaluation",
+                    f"Evaluation {source.name}",
+                    f"evaluation-{i}",
+                    evaluation=evaluation,
+                )
             )
         if len(source.runs) > 1:
             sections.append(models_section(source, f"models-{i}"))
@@ -256,7 +334,9 @@ def write(path, text):
         with files.replacing(path) as aside, open(aside, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise report_runs.ReportError(f"`out` must be a file that can be written. Received: out={path} ({error.strerror})") from error
+        raise report_runs.ReportError(
+            f"`out` must be a file that can be written. Received: out={path} ({error.strerror})"
+        ) from error
 
 
 def main(folders, out, title):

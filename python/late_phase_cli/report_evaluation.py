@@ -31,7 +31,11 @@ def flat(row):
     for part in (value for value in row.values() if isinstance(value, dict)):
         for one in part.get("sets", []):
             values[f"AUROC {one['name']}"] = one["auroc"]
-        values |= {name: value for name, value in part.items() if name in metric_names.METRICS and is_single(value)}
+        values |= {
+            name: value
+            for name, value in part.items()
+            if name in metric_names.METRICS and is_single(value)
+        }
     return values
 
 
@@ -40,7 +44,11 @@ def rows_of(value):
     rows = []
     for row in (row for row in value if isinstance(row, dict)):
         points = row.get("points")
-        rows += [flat(row)] if points is None else [{"run": row.get("run"), **flat(point)} for point in points]
+        rows += (
+            [flat(row)]
+            if points is None
+            else [{"run": row.get("run"), **flat(point)} for point in points]
+        )
     return rows
 
 
@@ -53,7 +61,11 @@ def text_of(name, value):
         return "–"
     if not is_number(value):
         return metric_names.value_text(value)
-    return metric_names.metric_of(name).number(value) if name in metric_names.METRICS or isinstance(value, float) else f"{value:,}"
+    return (
+        metric_names.metric_of(name).number(value)
+        if name in metric_names.METRICS or isinstance(value, float)
+        else f"{value:,}"
+    )
 
 
 def rows_table(rows):
@@ -70,10 +82,15 @@ def rows_table(rows):
     def cell(row, name):
         value = row.get(name)
         is_best = value is not None and value == best.get(name)
-        return report_page.Cell(text_of(name, value), ["number"] * (name in numbers) + ["best"] * is_best)
+        return report_page.Cell(
+            text_of(name, value), ["number"] * (name in numbers) + ["best"] * is_best
+        )
 
     return report_page.Table(
-        [report_page.Cell(metric_names.metric_of(name).head, ["number"] * (name in numbers)) for name in names],
+        [
+            report_page.Cell(metric_names.metric_of(name).head, ["number"] * (name in numbers))
+            for name in names
+        ],
         [[cell(row, name) for name in names] for row in rows],
         row_heads=len(heads),
     )
@@ -81,7 +98,11 @@ def rows_table(rows):
 
 def parts_of(evaluation, heading=""):
     """Its single values, a table for each list of rows, and the same of its parts."""
-    single = [(name.replace("_", " "), text_of(name, value)) for name, value in evaluation.items() if is_single(value)]
+    single = [
+        (name.replace("_", " "), text_of(name, value))
+        for name, value in evaluation.items()
+        if is_single(value)
+    ]
     parts = [Part(heading, facts=single)] if heading or single else []
     for name, value in evaluation.items():
         below = f"{heading} {name}".strip().replace("_", " ")

@@ -37,13 +37,17 @@ def read_json(path):
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except (OSError, ValueError) as error:
-        raise ReportError(f"{os.path.basename(path)} must be readable JSON. Received: {path} ({error})") from error
+        raise ReportError(
+            f"{os.path.basename(path)} must be readable JSON. Received: {path} ({error})"
+        ) from error
 
 
 def read_run(folder, name):
     path = os.path.join(folder, "results.json")
     results = read_json(path) if os.path.exists(path) else {}
-    if not isinstance(results, dict) or any(not isinstance(results.get(split, {}), dict) for split in ("train", "validation", "test")):
+    if not isinstance(results, dict) or any(
+        not isinstance(results.get(split, {}), dict) for split in ("train", "validation", "test")
+    ):
         raise ReportError(f"results.json must hold the figures of a run. Received: {path}")
     return RunData(name, folder, plot.read_config(folder), results, plot.load_run(folder))
 
@@ -52,7 +56,9 @@ def read_sweep(folder):
     try:
         return sweep_table.collect(folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ReportError(f"the folder of a sweep must have its sweep.json and the results of its runs. Received: {folder} ({error})") from error
+        raise ReportError(
+            f"the folder of a sweep must have its sweep.json and the results of its runs. Received: {folder} ({error})"
+        ) from error
 
 
 def read_source(folder, name):
@@ -63,26 +69,46 @@ def read_source(folder, name):
     try:
         found = plot.find_runs(folder)
     except plot.PlotError as error:
-        raise ReportError(f"`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={folder}") from error
+        raise ReportError(
+            f"`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={folder}"
+        ) from error
     below = {path: os.path.relpath(path, folder) for path in found}
-    return Source(name, folder, [read_run(path, name if below[path] == "." else f"{name}/{below[path]}") for path in found])
+    return Source(
+        name,
+        folder,
+        [read_run(path, name if below[path] == "." else f"{name}/{below[path]}") for path in found],
+    )
 
 
 def read_sources(folders):
     """Each folder once. They are named by their last part, where that tells them apart."""
-    folders = list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
+    folders = list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[
+        ::-1
+    ]
     short = [os.path.basename(os.path.abspath(folder)) for folder in folders]
-    return [read_source(folder, name if short.count(name) == 1 else os.path.normpath(folder)) for folder, name in zip(folders, short)]
+    return [
+        read_source(folder, name if short.count(name) == 1 else os.path.normpath(folder))
+        for folder, name in zip(folders, short)
+    ]
 
 
 def read_evaluation(folder):
     """(evaluation.json, [(file name, PNG)]) of the folder or of its `evaluation`; (None, []) without one."""
-    path = next((path for path in (folder, os.path.join(folder, "evaluation")) if os.path.exists(os.path.join(path, "evaluation.json"))), None)
+    path = next(
+        (
+            path
+            for path in (folder, os.path.join(folder, "evaluation"))
+            if os.path.exists(os.path.join(path, "evaluation.json"))
+        ),
+        None,
+    )
     if path is None:
         return None, []
     evaluation = read_json(os.path.join(path, "evaluation.json"))
     if not isinstance(evaluation, dict):
-        raise ReportError(f"evaluation.json must hold what tools/latephase eval has written. Received: {path}/evaluation.json")
+        raise ReportError(
+            f"evaluation.json must hold what tools/latephase eval has written. Received: {path}/evaluation.json"
+        )
     images = []
     for file in sorted(glob.glob(os.path.join(glob.escape(path), "*.png"))):
         with open(file, "rb") as content:

@@ -27,6 +27,8 @@ def read_run(folder):
     """config.toml and results.json of a run, or of a folder of runs."""
     folder = pathlib.Path(folder)
     try:
-        return tomllib.loads((folder / "config.toml").read_text()), files.read_json(folder / "results.json")
+        return tomllib.loads((folder / "config.toml").read_text()), files.read_json(
+            folder / "results.json"
+        )
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} must hold the results of a run. Received: {error}") from error

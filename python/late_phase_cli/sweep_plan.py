@@ -36,13 +36,22 @@ def read_axes(texts):
     axes = {}
     for text in texts:
         name, equals, values = text.partition("=")
-        name, values = name.strip().replace("-", "_"), [value.strip() for value in values.split(",")]
+        name, values = (
+            name.strip().replace("-", "_"),
+            [value.strip() for value in values.split(",")],
+        )
         if not equals or not re.fullmatch(r"[a-z0-9_]+", name) or not all(values):
-            raise SweepError(f"`over` must be a setting and its values, such as members=1,2,5. Received: over={text}")
+            raise SweepError(
+                f"`over` must be a setting and its values, such as members=1,2,5. Received: over={text}"
+            )
         if name in ("seed", "seeds", "program"):
-            raise SweepError(f"`over` must name a setting other than {name}; --seeds N repeats every point. Received: over={text}")
+            raise SweepError(
+                f"`over` must name a setting other than {name}; --seeds N repeats every point. Received: over={text}"
+            )
         if name in axes or len(set(values)) < len(values):
-            raise SweepError(f"`over` must name each setting and each value once. Received: over={text}")
+            raise SweepError(
+                f"`over` must name each setting and each value once. Received: over={text}"
+            )
         if name == "model" and "all" in values:
             raise SweepError(f"`over` must name single models. Received: over={text}")
         axes[name] = values
@@ -62,13 +71,17 @@ def number(text):
 def train_flags(program, model, values):
     flags = {"model": model, **values}
     if number(flags.get("members", "")) == 1:
-        flags = {name: text for name, text in flags.items() if name not in OF_MEMBERS} | {"model": SINGLE[program]}
+        flags = {name: text for name, text in flags.items() if name not in OF_MEMBERS} | {
+            "model": SINGLE[program]
+        }
     return [f"--{name.replace('_', '-')}={text}" for name, text in flags.items()]
 
 
 def folder_of(values):
-    """"members-5", "members-5/sigma-0.1"; paths and spaces in a value become underscores."""
-    return "/".join(f"{name}-{re.sub(r'[^A-Za-z0-9.+-]', '_', text)}" for name, text in values.items())
+    """ "members-5", "members-5/sigma-0.1"; paths and spaces in a value become underscores."""
+    return "/".join(
+        f"{name}-{re.sub(r'[^A-Za-z0-9.+-]', '_', text)}" for name, text in values.items()
+    )
 
 
 def plan_points(program, model, axes, grid):
@@ -77,29 +90,54 @@ def plan_points(program, model, axes, grid):
         all_values = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
     else:
         all_values = [{name: value} for name, values in axes.items() for value in values]
-    points = [Point(list(values), values, train_flags(program, model, values), folder_of(values)) for values in all_values]
+    points = [
+        Point(list(values), values, train_flags(program, model, values), folder_of(values))
+        for values in all_values
+    ]
     folders = [point.folder for point in points]
     for point in points:
         if folders.count(point.folder) > 1:
-            raise SweepError(f"`over` must have values whose names as folders differ. Received: {point.folder} twice")
+            raise SweepError(
+                f"`over` must have values whose names as folders differ. Received: {point.folder} twice"
+            )
     return points
 
 
 def share_runs(points):
     """Points with the same settings, such as the preset's own on two axes, have the same runs: those of the first one."""
     for i, point in enumerate(points):
-        point.folder = next(other.folder for other in points[: i + 1] if other.config == point.config)
+        point.folder = next(
+            other.folder for other in points[: i + 1] if other.config == point.config
+        )
 
 
 def common_settings(points):
     first, *rest = [point.config for point in points]
-    return {name: value for name, value in first.items() if name != "seed" and all(other.get(name) == value for other in rest)}
+    return {
+        name: value
+        for name, value in first.items()
+        if name != "seed" and all(other.get(name) == value for other in rest)
+    }
 
 
 def to_json(program, axes, grid, seeds, points):
     """What sweep.json holds; results.json begins with it."""
-    return {"program": program, "grid": grid, "axes": axes, "seeds": seeds, "config": common_settings(points),
-            "points": [{"axes": point.axes, "values": point.values, "folder": point.folder, "config": point.config} for point in points]}
+    return {
+        "program": program,
+        "grid": grid,
+        "axes": axes,
+        "seeds": seeds,
+        "config": common_settings(points),
+        "points": [
+            {
+                "axes": point.axes,
+                "values": point.values,
+                "folder": point.folder,
+                "config": point.config,
+            }
+            for point in points
+        ],
+    }
 
 
 def is_part_of(old, new):
@@ -114,4 +152,7 @@ def is_part_of(old, new):
     def same(one, other):
         return all(one[name] == other[name] for name in one.keys() & other.keys() if name != "seed")
 
-    return all(point["folder"] in configs and same(point["config"], configs[point["folder"]]) for point in old["points"])
+    return all(
+        point["folder"] in configs and same(point["config"], configs[point["folder"]])
+        for point in old["points"]
+    )

@@ -311,10 +311,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(drive, tmp_path):
     )
     assert run.returncode == 1 and not (tmp_path / "out" / "collected").exists()
     assert "trunk: failed with status 1: the loss must be finite" in run.stderr
-    assert (
-        "fork: not trained, because the run it forks from, out/trunk, failed"
-        in run.stderr
-    )
+    assert "fork: not trained, because the run it forks from, out/trunk, failed" in run.stderr
     assert "other: 2 of 4 runs finished" in run.stderr and not (tmp_path / "begun-fork").exists()
     assert (
         "trunk; fork failed; the states of all runs are kept. To try again: tools/latephase train --resume"
@@ -336,9 +333,7 @@ def test_a_trunk_that_fails_after_its_fork_takes_nothing_along(drive, tmp_path):
         "train",
         "enwik8",
     )
-    assert (
-        run.returncode == 1 and "fork: " in run.stderr and "fork: not trained" not in run.stderr
-    )
+    assert run.returncode == 1 and "fork: " in run.stderr and "fork: not trained" not in run.stderr
     assert "train: trunk failed;" in run.stderr
 
 

@@ -37,7 +37,7 @@ def zipped(content=RAW, member="enwik8"):
 def flipped(data):
     """Damaged in the middle."""
     middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1:]
+    return data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1 :]
 
 
 @pytest.fixture(autouse=True)
@@ -90,14 +90,15 @@ def package(tmp_path, monkeypatch):
         sources = {
             "pyproject.toml": b'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
             "backend.py": b"import os\n"
-                          b"def prepare_metadata_for_build_wheel(folder, config_settings=None):\n"
-                          b"    os.mkdir(folder + '/mingru_pytorch-0.2.1.dist-info')\n"
-                          b"    with open(folder + '/mingru_pytorch-0.2.1.dist-info/METADATA', 'w') as file:\n"
-                          b"        file.write('Metadata-Version: 2.1\\nName: mingru-pytorch\\nVersion: 0.2.1\\n')\n"
-                          b"    return 'mingru_pytorch-0.2.1.dist-info'\n"
-                          b"def build_wheel(*arguments):\n    raise RuntimeError\n",
+            b"def prepare_metadata_for_build_wheel(folder, config_settings=None):\n"
+            b"    os.mkdir(folder + '/mingru_pytorch-0.2.1.dist-info')\n"
+            b"    with open(folder + '/mingru_pytorch-0.2.1.dist-info/METADATA', 'w') as file:\n"
+            b"        file.write('Metadata-Version: 2.1\\nName: mingru-pytorch\\nVersion: 0.2.1\\n')\n"
+            b"    return 'mingru_pytorch-0.2.1.dist-info'\n"
+            b"def build_wheel(*arguments):\n    raise RuntimeError\n",
             "PKG-INFO": b"Metadata-Version: 2.1\nName: mingru-pytorch\nVersion: 0.2.1\n",
-            **files}
+            **files,
+        }
         folder = tmp_path / "index"
         folder.mkdir()
         with tarfile.open(folder / "mingru_pytorch-0.2.1.tar.gz", "w:gz") as archive:
@@ -129,7 +130,10 @@ def content(path):
 
 
 def test_the_real_text_is_the_default():
-    assert (enwik8_data.Text().size, enwik8_data.Text().md5) == (100_000_000, "a1fa5ffddb56f4953e226637dabbb36a")
+    assert (enwik8_data.Text().size, enwik8_data.Text().md5) == (
+        100_000_000,
+        "a1fa5ffddb56f4953e226637dabbb36a",
+    )
 
 
 @pytest.mark.parametrize("by", ["flag", "environment"])
@@ -166,7 +170,9 @@ def test_archive_is_unpacked_once(tmp_path, cache, pack):
     assert content(cache / "enwik8") == RAW
 
 
-@pytest.mark.parametrize("name, pack", [("enwik8", bytes), ("enwik8.gz", gzip.compress), ("enwik8.zip", zipped)])
+@pytest.mark.parametrize(
+    "name, pack", [("enwik8", bytes), ("enwik8.gz", gzip.compress), ("enwik8.zip", zipped)]
+)
 def test_folder_holds_any_form(tmp_path, name, pack):
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -211,13 +217,22 @@ def test_wrong_or_damaged_file_is_refused(tmp_path, data, received):
     path = tmp_path / "text"
     path.write_bytes(data)
     message = complaint(str(path))
-    assert f"`data` must be enwik8 ({len(RAW):,} bytes" in message and f"Received: data={path} (" in message and received in message
+    assert (
+        f"`data` must be enwik8 ({len(RAW):,} bytes" in message
+        and f"Received: data={path} (" in message
+        and received in message
+    )
 
 
 @pytest.mark.parametrize(
     "path, received",
-    [("/nowhere/enwik8", "(No such file or directory: /nowhere/enwik8)"), ("", "(No such file or directory"),
-     ("/proc/self/mem", "(Input/output error"), ("/dev/zero", "(not a file)"), (".", "(a folder without enwik8, enwik8.gz or enwik8.zip)")],
+    [
+        ("/nowhere/enwik8", "(No such file or directory: /nowhere/enwik8)"),
+        ("", "(No such file or directory"),
+        ("/proc/self/mem", "(Input/output error"),
+        ("/dev/zero", "(not a file)"),
+        (".", "(a folder without enwik8, enwik8.gz or enwik8.zip)"),
+    ],
 )
 def test_path_without_the_text_is_refused(tmp_path, monkeypatch, path, received):
     monkeypatch.chdir(tmp_path)
@@ -232,7 +247,12 @@ def test_environment_is_named_when_it_is_wrong(monkeypatch):
 def test_full_disk_is_named(tmp_path, monkeypatch, cache):
     path = tmp_path / "enwik8.gz"
     path.write_bytes(gzip.compress(RAW))
-    monkeypatch.setattr(enwik8_data, "open", lambda name, mode: open("/dev/full" if "w" in mode else name, mode), raising=False)
+    monkeypatch.setattr(
+        enwik8_data,
+        "open",
+        lambda name, mode: open("/dev/full" if "w" in mode else name, mode),
+        raising=False,
+    )
     message = complaint(str(path))
     assert "No space left on device" in message and "make room, or set XDG_CACHE_HOME" in message
     assert not os.listdir(cache)
@@ -279,10 +299,14 @@ def answer_late(request):
     request.wfile.write(zipped())
 
 
-@pytest.mark.parametrize("answer", [None, refuse, answer_late, cut_off, b"<html>Log in first</html>", zipped(OTHER), RAW])
+@pytest.mark.parametrize(
+    "answer", [None, refuse, answer_late, cut_off, b"<html>Log in first</html>", zipped(OTHER), RAW]
+)
 def test_package_stands_in_for_the_site(monkeypatch, site, package, cache, answer):
     fetched, fetch = [], enwik8_data.fetch_from_package
-    monkeypatch.setattr(enwik8_data, "fetch_from_package", lambda text: fetched.append(fetch(text)) or fetched[-1])
+    monkeypatch.setattr(
+        enwik8_data, "fetch_from_package", lambda text: fetched.append(fetch(text)) or fetched[-1]
+    )
     package({"data/enwik8.gz": gzip.compress(RAW)})
     text = dataclasses.replace(TEXT, url=site(answer) if answer else NOWHERE, patience=1)
     assert [find(text=text)] == fetched == [str(cache / "enwik8")]
@@ -292,7 +316,10 @@ def test_package_stands_in_for_the_site(monkeypatch, site, package, cache, answe
 @pytest.mark.parametrize(
     "files, received",
     [
-        (None, "PyPI's mingru-pytorch==0.2.1: pip: ERROR: No matching distribution found for mingru-pytorch==0.2.1"),
+        (
+            None,
+            "PyPI's mingru-pytorch==0.2.1: pip: ERROR: No matching distribution found for mingru-pytorch==0.2.1",
+        ),
         ({}, "an archive without data/enwik8.gz"),
         ({"data/enwik8.gz": gzip.compress(OTHER)}, f"md5 {hashlib.md5(OTHER).hexdigest()}"),
         ({"data/enwik8.gz": gzip.compress(RAW)[:-1000]}, "Compressed file ended"),
@@ -303,7 +330,10 @@ def test_without_any_source_both_reasons_are_told(package, cache, files, receive
     if files is not None:
         package(files)
     message = complaint()
-    assert f"Received: {NOWHERE}: <urlopen error [Errno 111] Connection refused>; PyPI's" in message and received in message
+    assert (
+        f"Received: {NOWHERE}: <urlopen error [Errno 111] Connection refused>; PyPI's" in message
+        and received in message
+    )
     assert "pass --data PATH" in message and not os.listdir(cache)
 
 
@@ -313,7 +343,9 @@ def index_of(files, archive):
     def answer(request):
         is_listing = request.path == "/mingru-pytorch/0.2.1/json"
         address = f"http://{request.headers['Host']}/archive"
-        listing = json.dumps({"urls": [{"packagetype": kind, "url": address} for kind in files]}).encode()
+        listing = json.dumps(
+            {"urls": [{"packagetype": kind, "url": address} for kind in files]}
+        ).encode()
         found = archive is not None and (is_listing or request.path == "/archive")
         request.send_response(200 if found else 404)
         request.end_headers()
@@ -324,7 +356,9 @@ def index_of(files, archive):
 
 def without_pip(monkeypatch, site, files, archive):
     monkeypatch.setattr(enwik8_data, "has_pip", lambda: False)
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)  # pip, if it were called, would find nothing
+    monkeypatch.delenv(
+        "PIP_FIND_LINKS", raising=False
+    )  # pip, if it were called, would find nothing
     address = site(index_of(files, archive))
     return dataclasses.replace(TEXT, index=address.rpartition("/")[0])
 
@@ -359,12 +393,19 @@ def test_an_index_that_lacks_the_package_is_told(
 
 def run_program(text):
     """As a process of its own, with this text."""
-    script = ("import sys; from late_phase_cli import enwik8_data as e, interrupt\n"
-              "interrupt.listen()\n"
-              f"try:\n    print(e.find(None, e.{text!r}))\n"
-              "except KeyboardInterrupt:\n    sys.exit(interrupt.status())\n")
-    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])})
+    script = (
+        "import sys; from late_phase_cli import enwik8_data as e, interrupt\n"
+        "interrupt.listen()\n"
+        f"try:\n    print(e.find(None, e.{text!r}))\n"
+        "except KeyboardInterrupt:\n    sys.exit(interrupt.status())\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])},
+    )
 
 
 def test_two_processes_do_not_disturb_each_other(site, cache):
@@ -379,7 +420,9 @@ def test_two_processes_do_not_disturb_each_other(site, cache):
     text = dataclasses.replace(TEXT, url=site(answer))
     programs = [run_program(text) for _ in range(2)]
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        for (out, err), program in zip(pool.map(lambda p: p.communicate(timeout=60), programs), programs):
+        for (out, err), program in zip(
+            pool.map(lambda p: p.communicate(timeout=60), programs), programs
+        ):
             assert program.returncode == 0 and out == f"{cache}/enwik8\n", err
     assert content(cache / "enwik8") == RAW
 

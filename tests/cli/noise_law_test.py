@@ -36,12 +36,27 @@ def test_the_papers_row():
 
 def test_a_fit_finds_floor_and_exponent():
     generator = numpy.random.default_rng(0)
-    points = {(seed, members): 2.6 + 0.01 * seed + 0.05 * members**-0.5 + 1e-4 * generator.standard_normal()
-              for seed in range(3) for members in (1, 2, 5, 10, 20, 50)}
+    points = {
+        (seed, members): 2.6
+        + 0.01 * seed
+        + 0.05 * members**-0.5
+        + 1e-4 * generator.standard_normal()
+        for seed in range(3)
+        for members in (1, 2, 5, 10, 20, 50)
+    }
     fit = noise_law.fit(points)
-    assert fit.exponent == pytest.approx(0.5, abs=3 * fit.exponent_error) and 1e-4 < fit.exponent_error < 0.02
-    assert fit.excess == pytest.approx(0.05, abs=1e-3) and fit.floors[2] == pytest.approx(2.62, abs=1e-3) and fit.rms < 2e-4
-    with pytest.raises(ValueError, match="at least 5 points at three values of members or more. Received: 2 points"):
+    assert (
+        fit.exponent == pytest.approx(0.5, abs=3 * fit.exponent_error)
+        and 1e-4 < fit.exponent_error < 0.02
+    )
+    assert (
+        fit.excess == pytest.approx(0.05, abs=1e-3)
+        and fit.floors[2] == pytest.approx(2.62, abs=1e-3)
+        and fit.rms < 2e-4
+    )
+    with pytest.raises(
+        ValueError, match="at least 5 points at three values of members or more. Received: 2 points"
+    ):
         noise_law.fit({(0, 1): 1.0, (0, 2): 0.9})
 
 
@@ -49,7 +64,12 @@ def test_the_error_of_the_exponent_is_what_repetitions_show():
     generator = numpy.random.default_rng(1)
 
     def once():
-        return noise_law.fit({(0, members): 1 + 0.1 * members**-0.5 + 1e-3 * generator.standard_normal() for members in (1, 2, 3, 5, 10, 20, 50)})
+        return noise_law.fit(
+            {
+                (0, members): 1 + 0.1 * members**-0.5 + 1e-3 * generator.standard_normal()
+                for members in (1, 2, 3, 5, 10, 20, 50)
+            }
+        )
 
     fits = [once() for _ in range(200)]
     spread = numpy.std([fit.exponent for fit in fits])
@@ -60,18 +80,24 @@ def test_progress_that_slower_steps_lose():
     trend = noise_law.trend({epoch: 3 - 0.2 * math.log(epoch) for epoch in range(1, 13)})
     assert trend.slope == pytest.approx(0.2) and trend.level == pytest.approx(3)
     assert trend.fall(10, 20) == pytest.approx(0.2 * math.log(2))
-    assert noise_law.progress_lost(trend, 10, 5, 10) == pytest.approx(0.2 * (math.log(1.5) - math.log(1.05)))
+    assert noise_law.progress_lost(trend, 10, 5, 10) == pytest.approx(
+        0.2 * (math.log(1.5) - math.log(1.05))
+    )
     assert noise_law.progress_lost(trend, 10, 5, 1) == 0
     assert noise_law.trend({1: 3.0, 2: 2.9, 3: 2.8}) is None
 
 
 def test_intervals_are_students():
     for freedom in (1, 2, 4, 10, 30, 31, 60, 500):
-        assert paired.t_quantile(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=2e-3)
+        assert paired.t_quantile(freedom) == pytest.approx(
+            scipy.stats.t.ppf(0.975, freedom), rel=2e-3
+        )
     ours, theirs = {0: 1.0, 1: 1.1, 2: 1.3, 7: 9.0}, {0: 1.2, 1: 1.2, 2: 1.6, 5: 0.0}
     found = paired.difference(ours, theirs)
     interval = scipy.stats.ttest_rel([1.0, 1.1, 1.3], [1.2, 1.2, 1.6]).confidence_interval()
-    assert found.mean == pytest.approx(-0.2) and found.half_width == pytest.approx((interval.high - interval.low) / 2, rel=1e-3)
+    assert found.mean == pytest.approx(-0.2) and found.half_width == pytest.approx(
+        (interval.high - interval.low) / 2, rel=1e-3
+    )
     assert (found.won, found.seeds, found.text(2)) == (3, 3, "-0.20 ± 0.25, better in 3 of 3 seeds")
     assert paired.difference(ours, theirs, lower_is_better=False).won == 0
     assert paired.difference({0: 1.0}, {0: 1.5}).text() == "-0.500, one seed"

@@ -15,14 +15,24 @@ from late_phase_cli import plot
 EPOCHS = 6
 
 
-def make_run(folder, model="base", seed=0, program="enwik8", t0=2.0, swa_start=4.0, epochs=EPOCHS, per_epoch=10):
+def make_run(
+    folder,
+    model="base",
+    seed=0,
+    program="enwik8",
+    t0=2.0,
+    swa_start=4.0,
+    epochs=EPOCHS,
+    per_epoch=10,
+):
     """A run as the trainer leaves it. Returns what was written: training, collapsed and swa, each [(epoch, value)].
 
     A CIFAR run knows no accuracy of its minibatches, and without images held out it is evaluated on the test images.
     """
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
-        f'program = "{program}"\nmodel = "{model}"\nseed = {seed}\nt0 = {t0}\nswa_start = {swa_start}\nepochs = {epochs}\n')
+        f'program = "{program}"\nmodel = "{model}"\nseed = {seed}\nt0 = {t0}\nswa_start = {swa_start}\nepochs = {epochs}\n'
+    )
     key = plot.METRICS[program].name
     of_training, split = ([key], "validation") if program == "enwik8" else ([], "test")
     offset = {"base": 0.3, "rank1": 0.2}.get(model, 0.1) + 0.01 * seed
@@ -31,15 +41,51 @@ def make_run(folder, model="base", seed=0, program="enwik8", t0=2.0, swa_start=4
     for step in range(1, epochs * per_epoch + 1):
         epoch = step / per_epoch
         written["training"] += [(epoch, curve(epoch) - 0.05) for _ in of_training]
-        lines.append({"kind": "train", "step": step, "epoch": epoch, "loss": 1, **{one: curve(epoch) - 0.05 for one in of_training}, "input_wait": 0})
+        lines.append(
+            {
+                "kind": "train",
+                "step": step,
+                "epoch": epoch,
+                "loss": 1,
+                **{one: curve(epoch) - 0.05 for one in of_training},
+                "input_wait": 0,
+            }
+        )
         if step % per_epoch == 0:
             written["collapsed"].append((epoch, curve(epoch)))
-            lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": split, "weights": "collapsed", key: curve(epoch)})
+            lines.append(
+                {
+                    "kind": "evaluation",
+                    "step": step,
+                    "epoch": epoch,
+                    "split": split,
+                    "weights": "collapsed",
+                    key: curve(epoch),
+                }
+            )
             if 0 <= swa_start < epoch:
                 written["swa"].append((epoch, curve(epoch) - 0.02))
-                lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": split, "weights": "swa", key: curve(epoch) - 0.02})
+                lines.append(
+                    {
+                        "kind": "evaluation",
+                        "step": step,
+                        "epoch": epoch,
+                        "split": split,
+                        "weights": "swa",
+                        key: curve(epoch) - 0.02,
+                    }
+                )
     if split != "test":
-        lines.append({"kind": "evaluation", "step": step, "epoch": epoch, "split": "test", "weights": "collapsed", key: 99})
+        lines.append(
+            {
+                "kind": "evaluation",
+                "step": step,
+                "epoch": epoch,
+                "split": "test",
+                "weights": "collapsed",
+                key: 99,
+            }
+        )
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return written
 
@@ -50,7 +96,11 @@ def pairs(series):
 
 def lines_of(figure):
     """{label: [(x, y)]} of the lines that the legend names."""
-    return {line.get_label(): list(zip(line.get_xdata(), line.get_ydata())) for line in figure.axes[0].lines if line.get_label()[0] != "_"}
+    return {
+        line.get_label(): list(zip(line.get_xdata(), line.get_ydata()))
+        for line in figure.axes[0].lines
+        if line.get_label()[0] != "_"
+    }
 
 
 def texts_of(figure):
@@ -67,23 +117,42 @@ def test_single_run_is_drawn_as_it_was_written(tmp_path, program):
     written = make_run(tmp_path / "run", "late-phase", program=program)
     run = plot.load_run(str(tmp_path / "run"))
     assert pairs(run.training) == written["training"]
-    assert {weights: pairs(one) for weights, one in run.evaluations.items()} == {"collapsed": written["collapsed"], "swa": written["swa"]}
+    assert {weights: pairs(one) for weights, one in run.evaluations.items()} == {
+        "collapsed": written["collapsed"],
+        "swa": written["swa"],
+    }
     assert run.starts == {"late phase": 2, "SWA": 4}
     figure = plot.draw_run(run)
-    expected = {"enwik8": {"training": written["training"], "validation": written["collapsed"], "validation, SWA": written["swa"]},
-                "cifar": {"test": written["collapsed"], "test, SWA": written["swa"]}}
+    expected = {
+        "enwik8": {
+            "training": written["training"],
+            "validation": written["collapsed"],
+            "validation, SWA": written["swa"],
+        },
+        "cifar": {"test": written["collapsed"], "test, SWA": written["swa"]},
+    }
     assert lines_of(figure) == expected[program]
     assert texts_of(figure) == {("late phase", 2), ("SWA", 4)}
     assert figure.axes[0].get_xlabel() == "epoch"
-    assert figure.axes[0].get_ylabel() == {"enwik8": "bits per character", "cifar": "accuracy"}[program]
+    assert (
+        figure.axes[0].get_ylabel()
+        == {"enwik8": "bits per character", "cifar": "accuracy"}[program]
+    )
     plot.main(str(tmp_path / "run"))
     assert sorted(os.listdir(tmp_path / "run")) == ["config.toml", "curves.png", "metrics.jsonl"]
     assert_png(tmp_path / "run" / "curves.png")
 
 
-@pytest.mark.parametrize("model, t0, swa_start, starts", [
-    ("base", 2, 4, {"SWA": 4}), ("rank1", 2, -1, {}), ("late-phase", 0, -1, {"late phase": 0}), ("late-phase", 3, 3, {"late phase": 3, "SWA": 3}),
-    ("late-phase", 30, 40, {})])
+@pytest.mark.parametrize(
+    "model, t0, swa_start, starts",
+    [
+        ("base", 2, 4, {"SWA": 4}),
+        ("rank1", 2, -1, {}),
+        ("late-phase", 0, -1, {"late phase": 0}),
+        ("late-phase", 3, 3, {"late phase": 3, "SWA": 3}),
+        ("late-phase", 30, 40, {}),
+    ],
+)
 def test_only_phases_of_the_run_are_marked(tmp_path, model, t0, swa_start, starts):
     make_run(tmp_path / "run", model, t0=t0, swa_start=swa_start)
     run = plot.load_run(str(tmp_path / "run"))
@@ -98,10 +167,18 @@ def test_models_are_compared_and_each_has_its_own_figure(tmp_path):
     plot.main(str(tmp_path))
     for folder in [tmp_path, *(tmp_path / model for model in models)]:
         assert_png(folder / "curves.png")
-    figure = plot.draw_comparison([plot.load_run(folder) for folder in plot.find_runs(str(tmp_path))], str(tmp_path))
-    expected = {model: written[model]["collapsed"] for model in models} | {model + ", SWA": written[model]["swa"] for model in models}
+    figure = plot.draw_comparison(
+        [plot.load_run(folder) for folder in plot.find_runs(str(tmp_path))], str(tmp_path)
+    )
+    expected = {model: written[model]["collapsed"] for model in models} | {
+        model + ", SWA": written[model]["swa"] for model in models
+    }
     assert lines_of(figure) == expected
-    assert list(lines_of(figure)) == [name for model in ("base", "rank1", "late-phase", "zoo") for name in (model, model + ", SWA")]
+    assert list(lines_of(figure)) == [
+        name
+        for model in ("base", "rank1", "late-phase", "zoo")
+        for name in (model, model + ", SWA")
+    ]
     assert not figure.axes[0].collections  # no band without seeds
     assert [line.get_linestyle() for line in figure.axes[0].lines[:2]] == ["-", "--"]
 
@@ -115,7 +192,9 @@ def test_seeds_are_averaged_with_their_spread(tmp_path):
     values = [[seed["collapsed"][i][1] for seed in seeds] for i in range(EPOCHS)]
     assert base.epochs == [1, 2, 3, 4, 5, 6]
     assert base.values == pytest.approx([sum(three) / 3 for three in values])
-    assert base.spread == pytest.approx([statistics.stdev(three) for three in values]) and base.spread[0] == pytest.approx(0.01)
+    assert base.spread == pytest.approx(
+        [statistics.stdev(three) for three in values]
+    ) and base.spread[0] == pytest.approx(0.01)
     figure = plot.draw_comparison(runs, str(tmp_path))
     band = figure.axes[0].collections[0].get_paths()[0].vertices
     assert max(y for x, y in band if x == 6) == pytest.approx(base.values[-1] + base.spread[-1])
@@ -127,7 +206,9 @@ def test_seeds_are_averaged_with_their_spread(tmp_path):
 
 
 def test_mean_stops_where_a_seed_is_not_there_yet():
-    mean = plot.mean_over_seeds([plot.Series([1, 2, 3], [5, 4, 3]), plot.Series([1, 2], [7, math.nan])])
+    mean = plot.mean_over_seeds(
+        [plot.Series([1, 2, 3], [5, 4, 3]), plot.Series([1, 2], [7, math.nan])]
+    )
     assert mean.epochs == [1, 2] and mean.values[0] == 6 and math.isnan(mean.values[1])
 
 
@@ -149,10 +230,14 @@ def test_axis_tells_the_late_part_apart():
 def test_half_written_last_line_is_left_out_and_repeated_steps_count_once(tmp_path):
     written = make_run(tmp_path / "run")
     with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
-        file.write('{"kind":"train","step":3,"epoch":0.3,"bpc":null}\n{"kind":"train","step":60,"epo')
+        file.write(
+            '{"kind":"train","step":3,"epoch":0.3,"bpc":null}\n{"kind":"train","step":60,"epo'
+        )
     run = plot.load_run(str(tmp_path / "run"))
     assert run.training.epochs == [epoch for epoch, _ in written["training"]]
-    assert math.isnan(run.training.values[2]) and run.training.values[3] == written["training"][3][1]
+    assert (
+        math.isnan(run.training.values[2]) and run.training.values[3] == written["training"][3][1]
+    )
     plot.main(str(tmp_path / "run"))
 
 
@@ -177,9 +262,13 @@ def damage(tmp_path, what):
     elif what == "toml":
         (run / "config.toml").write_text("program = [")
     elif what == "program":
-        (run / "config.toml").write_text((run / "config.toml").read_text().replace("enwik8", "chess"))
+        (run / "config.toml").write_text(
+            (run / "config.toml").read_text().replace("enwik8", "chess")
+        )
     elif what == "line":
-        (run / "metrics.jsonl").write_text('{"kind":"train",\n{"kind":"train","step":1,"epoch":1,"bpc":2}\n')
+        (run / "metrics.jsonl").write_text(
+            '{"kind":"train",\n{"kind":"train","step":1,"epoch":1,"bpc":2}\n'
+        )
     elif what == "field":
         (run / "metrics.jsonl").write_text('{"kind":"train","step":1,"bpc":2}\n')
     elif what == "empty":
@@ -200,23 +289,42 @@ def damage(tmp_path, what):
 @pytest.mark.parametrize(
     "what, message",
     [
-        ("nothing", "`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. Received: RUN={run}"),
-        ("config", "a run must have its config.toml. Received: {run}/config.toml (No such file or directory)"),
+        (
+            "nothing",
+            "`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. Received: RUN={run}",
+        ),
+        (
+            "config",
+            "a run must have its config.toml. Received: {run}/config.toml (No such file or directory)",
+        ),
         ("key", "config.toml must have `seed`. Received: {run}/config.toml"),
         ("toml", "a run must have its config.toml. Received: {run}/config.toml ("),
-        ("program", "`program` must be one of enwik8, cifar. Received: program=chess in {run}/config.toml"),
-        ("line", "metrics.jsonl must have one JSON object per line. Received: {run}/metrics.jsonl, line 1 ("),
+        (
+            "program",
+            "`program` must be one of enwik8, cifar. Received: program=chess in {run}/config.toml",
+        ),
+        (
+            "line",
+            "metrics.jsonl must have one JSON object per line. Received: {run}/metrics.jsonl, line 1 (",
+        ),
         ("field", "every line of metrics.jsonl must have 'epoch'. Received: {run}/metrics.jsonl"),
         ("empty", "metrics.jsonl must have a line to draw. Received: {run}/metrics.jsonl"),
         ("mixed", "the runs of a folder must be of one program. Received: cifar, enwik8 in {run}"),
-        ("unevaluated", "the runs must have evaluated once before they can be compared. Received: {run}"),
+        (
+            "unevaluated",
+            "the runs must have evaluated once before they can be compared. Received: {run}",
+        ),
         ("unwritable", "Is a directory"),
     ],
 )
 def test_what_cannot_be_drawn_is_told(tmp_path, what, message):
     run = damage(tmp_path, what)
-    program = subprocess.run([sys.executable, "-m", "late_phase_cli", "plot", str(run)], capture_output=True, text=True)
+    program = subprocess.run(
+        [sys.executable, "-m", "late_phase_cli", "plot", str(run)], capture_output=True, text=True
+    )
     assert program.returncode == 2 and program.stdout == ""
-    assert program.stderr.startswith("latephase plot: ") and program.stderr.count("\n") == 1, program.stderr
+    assert program.stderr.startswith("latephase plot: ") and program.stderr.count("\n") == 1, (
+        program.stderr
+    )
     assert message.format(run=run) in program.stderr
     assert not list(tmp_path.rglob("*.part*"))

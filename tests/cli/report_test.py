@@ -22,7 +22,16 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.open, self.links, self.images, self.anchors, self.rows, self.texts, self.best, self.elements = [], [], [], set(), [], {}, [], []
+        (
+            self.open,
+            self.links,
+            self.images,
+            self.anchors,
+            self.rows,
+            self.texts,
+            self.best,
+            self.elements,
+        ) = [], [], [], set(), [], {}, [], []
         self.feed(text)
         self.close()
         assert not self.open, self.open
@@ -62,11 +71,21 @@ def make(out, *folders, title="Training runs"):
 
 def assert_self_contained(page, text):
     """Nothing that a browser would fetch or run."""
-    assert page.images and all(image["src"].startswith("data:image/") and image["alt"] for image in page.images)
-    assert all(link.startswith("#") and link[1:] in page.anchors for link in page.links) and page.links
-    assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.elements}
+    assert page.images and all(
+        image["src"].startswith("data:image/") and image["alt"] for image in page.images
+    )
+    assert (
+        all(link.startswith("#") and link[1:] in page.anchors for link in page.links) and page.links
+    )
+    assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & {
+        tag for tag, _ in page.elements
+    }
     for _, attributes in page.elements:
-        assert not {name for name in attributes if name.startswith("on") or name in ("srcset", "style", "action", "background")}
+        assert not {
+            name
+            for name in attributes
+            if name.startswith("on") or name in ("srcset", "style", "action", "background")
+        }
     style = page.texts["style"][0]
     assert "url(" not in style and "@import" not in style
     # Elsewhere, an address could only be in a picture, which is base64.
@@ -80,14 +99,25 @@ def numbers_in(results):
         sets = {"": results.get(split, {})} if split == "train" else results.get(split, {})
         for figures in sets.values():
             for one in figures if isinstance(figures, list) else [figures]:
-                yield split, [f"{digits.get(name, (1, 4))[0] * value:.{digits.get(name, (1, 4))[1]}f}" for name, value in one.items()]
+                yield (
+                    split,
+                    [
+                        f"{digits.get(name, (1, 4))[0] * value:.{digits.get(name, (1, 4))[1]}f}"
+                        for name, value in one.items()
+                    ],
+                )
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """(page, text) of runs of both programs."""
     out = tmp_path_factory.mktemp("report") / "report.html"
-    page = make(out, "docs/results/cifar-convnet", "docs/results/cifar-convnet-quick/base", "docs/results/enwik8-quick")
+    page = make(
+        out,
+        "docs/results/cifar-convnet",
+        "docs/results/cifar-convnet-quick/base",
+        "docs/results/enwik8-quick",
+    )
     return page, out.read_text()
 
 
@@ -95,42 +125,66 @@ def test_page_is_self_contained(recorded):
     assert_self_contained(*recorded)
     page, _ = recorded
     for image in page.images:
-        assert b"<svg" in base64.b64decode(image["src"].removeprefix("data:image/svg+xml;base64,"), validate=True)
+        assert b"<svg" in base64.b64decode(
+            image["src"].removeprefix("data:image/svg+xml;base64,"), validate=True
+        )
     # Every run, and the models of both folders compared.
     assert len(page.images) == 2 + 1 + 9 + 2
 
 
-@pytest.mark.parametrize("folder", ["cifar-convnet/base", "cifar-convnet/late-phase", "cifar-convnet-quick/base", "enwik8-quick/seed-1/late-phase"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "cifar-convnet/base",
+        "cifar-convnet/late-phase",
+        "cifar-convnet-quick/base",
+        "enwik8-quick/seed-1/late-phase",
+    ],
+)
 def test_every_figure_of_a_run_is_there(recorded, folder):
     page, text = recorded
     with open(f"docs/results/{folder}/results.json") as file:
         results = json.load(file)
     name = "base" if folder == "cifar-convnet-quick/base" else folder
-    mine = Page(text[text.index(f"<h2>Run {name}</h2>"):].partition("</section>")[0])
+    mine = Page(text[text.index(f"<h2>Run {name}</h2>") :].partition("</section>")[0])
     expected = list(numbers_in(results))
     rows = [row for row in mine.rows if row and row[0] in ("train", "validation", "test")]
     assert len(rows) == len(expected) >= 2
     for split, texts in expected:
         assert any(row[0] == split and set(texts) <= set(row) for row in rows), (split, texts, rows)
     facts = dict(zip(mine.texts["dt"], mine.texts["dd"]))
-    assert facts["parameters"] == f"{results['parameters']:,}" and facts["seed"] == str(results["seed"])
+    assert facts["parameters"] == f"{results['parameters']:,}" and facts["seed"] == str(
+        results["seed"]
+    )
 
 
 def test_summary_marks_the_best_and_averages_seeds(recorded):
     page, text = recorded
-    summary = Page(text[text.index("<h3>cifar, cifar10</h3>"):].partition("</table>")[0] + "</table></div>")
+    summary = Page(
+        text[text.index("<h3>cifar, cifar10</h3>") :].partition("</table>")[0] + "</table></div>"
+    )
     heads, rows = summary.rows[:2], summary.rows[2:]
     assert heads[0] == ["", "collapsed", "SWA", "one member", "ensemble"]
     assert heads[1] == ["run", "model", "seed"] + ["accuracy %", "NLL", "ECE"] * 4
     assert [row[0] for row in rows] == ["cifar-convnet/base", "cifar-convnet/late-phase", "base"]
     assert [row[3] for row in rows] == ["77.47", "77.21", "70.79"] and rows[0][6:] == ["–"] * 9
-    marked = [cell for row, cells in zip(rows, (summary.best[5 + 15 + 15 * i : 5 + 30 + 15 * i] for i in range(3)))
-              for cell, best in zip(row, cells) if best]
+    marked = [
+        cell
+        for row, cells in zip(
+            rows, (summary.best[5 + 15 + 15 * i : 5 + 30 + 15 * i] for i in range(3))
+        )
+        for cell, best in zip(row, cells)
+        if best
+    ]
     # Accuracy and NLL of the base, ECE of late-phase; nothing where there is no choice.
     assert marked == ["77.47", "0.6436", "0.0087"]
-    enwik8 = Page(text[text.index("<h3>enwik8</h3>"):].partition("<section")[0].removesuffix("</section>\n"))
+    enwik8 = Page(
+        text[text.index("<h3>enwik8</h3>") :].partition("<section")[0].removesuffix("</section>\n")
+    )
     with open("docs/results/enwik8-quick/results.json") as file:
-        base = [run["test"]["swa"]["bpc"] for run in json.load(file)["runs"] if run["model"] == "base"]
+        base = [
+            run["test"]["swa"]["bpc"] for run in json.load(file)["runs"] if run["model"] == "base"
+        ]
     mean = sum(base) / 3
     error = (sum((value - mean) ** 2 for value in base) / 2 / 3) ** 0.5
     (row,) = [row for row in enwik8.rows if row[:3] == ["enwik8-quick/seed-0/base", "base", "3"]]
@@ -139,9 +193,13 @@ def test_summary_marks_the_best_and_averages_seeds(recorded):
 
 def test_settings_that_differ_are_shown(recorded):
     _, text = recorded
-    cifar = Page(text[text.index("<section id=\"settings\">"):].partition("</section>")[0] + "</section>")
+    cifar = Page(
+        text[text.index('<section id="settings">') :].partition("</section>")[0] + "</section>"
+    )
     table = cifar.rows[:4]
-    assert table[0][:2] == ["run", "model"] and {"epochs", "t0", "members", "sigma"} <= set(table[0])
+    assert table[0][:2] == ["run", "model"] and {"epochs", "t0", "members", "sigma"} <= set(
+        table[0]
+    )
     assert "batch" not in table[0] and "batch = 128" in cifar.texts["pre"][0]
     column = table[0].index("epochs")
     assert [row[column] for row in table[1:]] == ["200", "200", "14"]
@@ -158,10 +216,15 @@ def test_names_from_outside_stay_text(tmp_path):
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(config.replace('dtype = "float32"', f"dtype = '''{EVIL}'''"))
     (run / "evaluation").mkdir()
-    (run / "evaluation" / "evaluation.json").write_text(json.dumps({EVIL: [{"run": EVIL, "weights": EVIL, EVIL: EVIL}]}))
+    (run / "evaluation" / "evaluation.json").write_text(
+        json.dumps({EVIL: [{"run": EVIL, "weights": EVIL, EVIL: EVIL}]})
+    )
     page = make(tmp_path / "out.html", run, title=EVIL)
     assert_self_contained(page, (tmp_path / "out.html").read_text())
-    assert "<script>" not in (tmp_path / "out.html").read_text() and {"b"} & {tag for tag, _ in page.elements} == set()
+    assert (
+        "<script>" not in (tmp_path / "out.html").read_text()
+        and {"b"} & {tag for tag, _ in page.elements} == set()
+    )
     assert page.texts["title"] == page.texts["h1"] == [EVIL]
     assert [image["alt"] for image in page.images] == [f"Curves of {run.name}"]
     assert f"Run {run.name}" in page.texts["h2"] and [EVIL] * 3 in page.rows
@@ -175,19 +238,47 @@ def test_a_script_in_the_name_of_a_run_is_escaped(tmp_path):
     assert "<script" not in text and "<h2>Run &lt;script&gt;x</h2>" in text
 
 
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 def make_evaluation(folder):
     """As `tools/latephase eval` leaves it."""
     folder.mkdir()
-    ood = {"mean_auroc": 0.81239, "entropy_limit": 2.3, "own_histogram": [1, 2], "sets": [{"name": "svhn", "auroc": 0.75, "histogram": [3]}]}
-    rows = [{"run": "a", "weights": "collapsed", "images": 10000, "accuracy": 0.70731, "brier": 0.41234, "reliability": [{"count": 7777}], "ood": ood,
-             "corruption": {"mean_error": 0.432188, "by_severity": [0.2]}},
-            {"run": "a", "weights": "ensemble", "images": 10000, "accuracy": None, "brier": 0.40001}]
-    points = [{"sigma": 0.5, "mean": 0.125, "standard_error": None, "differences": [0.1]}, {"sigma": 1.0, "mean": 2.5, "standard_error": 0.25}]
-    evaluation = {"program": "cifar", "split": "test", "rows": rows, "corruption": {"source": "generated", "images": 5},
-                  "flatness": {"samples": 10, "curves": [{"run": "a", "images": 3, "loss": 1.5, "points": points}]}}
+    ood = {
+        "mean_auroc": 0.81239,
+        "entropy_limit": 2.3,
+        "own_histogram": [1, 2],
+        "sets": [{"name": "svhn", "auroc": 0.75, "histogram": [3]}],
+    }
+    rows = [
+        {
+            "run": "a",
+            "weights": "collapsed",
+            "images": 10000,
+            "accuracy": 0.70731,
+            "brier": 0.41234,
+            "reliability": [{"count": 7777}],
+            "ood": ood,
+            "corruption": {"mean_error": 0.432188, "by_severity": [0.2]},
+        },
+        {"run": "a", "weights": "ensemble", "images": 10000, "accuracy": None, "brier": 0.40001},
+    ]
+    points = [
+        {"sigma": 0.5, "mean": 0.125, "standard_error": None, "differences": [0.1]},
+        {"sigma": 1.0, "mean": 2.5, "standard_error": 0.25},
+    ]
+    evaluation = {
+        "program": "cifar",
+        "split": "test",
+        "rows": rows,
+        "corruption": {"source": "generated", "images": 5},
+        "flatness": {
+            "samples": 10,
+            "curves": [{"run": "a", "images": 3, "loss": 1.5, "points": points}],
+        },
+    }
     (folder / "evaluation.json").write_text(json.dumps(evaluation))
     (folder / "reliability.png").write_bytes(PNG)
 
@@ -200,11 +291,25 @@ def test_evaluations_are_shown(tmp_path, named):
     make_evaluation(tmp_path / "several" if named else run / "evaluation")
     page = make(tmp_path / "out.html", run, *[tmp_path / "several"] * named)
     assert page.texts["h2"] == ["Test figures", "Run run"] + ["Evaluation several"] * named
-    assert ["run", "weights", "images", "accuracy %", "Brier", "AUROC svhn", "mean AUROC", "mean corruption error %"] in page.rows
+    assert [
+        "run",
+        "weights",
+        "images",
+        "accuracy %",
+        "Brier",
+        "AUROC svhn",
+        "mean AUROC",
+        "mean corruption error %",
+    ] in page.rows
     assert ["a", "collapsed", "10,000", "70.73", "0.4123", "0.7500", "0.8124", "43.22"] in page.rows
     assert ["a", "ensemble", "10,000", "–", "0.4000", "–", "–", "–"] in page.rows
     assert ["run", "sigma", "mean", "standard error"] in page.rows
-    assert ["a", "0.5000", "0.1250", "–"] in page.rows and ["a", "1.0000", "2.5000", "0.2500"] in page.rows
+    assert ["a", "0.5000", "0.1250", "–"] in page.rows and [
+        "a",
+        "1.0000",
+        "2.5000",
+        "0.2500",
+    ] in page.rows
     facts = list(zip(page.texts["dt"], page.texts["dd"]))
     assert {("split", "test"), ("source", "generated"), ("samples", "10")} <= set(facts)
     (image,) = [image for image in page.images if image["src"].startswith("data:image/png;base64,")]
@@ -221,8 +326,12 @@ def make_sweep(folder):
             (folder / point.run_folder(seed)).mkdir(parents=True)
             if (i, seed) != (1, 1):
                 figures = {"accuracy": 0.5 + i / 8 + seed / 100, "nll": 1.25, "ece": 0.5 - seed / 8}
-                (folder / point.run_folder(seed) / "results.json").write_text(json.dumps({"test": {"collapsed": figures}}))
-    (folder / "sweep.json").write_text(json.dumps(sweep_plan.to_json("cifar", axes, False, [0, 1], points)))
+                (folder / point.run_folder(seed) / "results.json").write_text(
+                    json.dumps({"test": {"collapsed": figures}})
+                )
+    (folder / "sweep.json").write_text(
+        json.dumps(sweep_plan.to_json("cifar", axes, False, [0, 1], points))
+    )
 
 
 def test_a_sweep_is_a_table_and_a_figure(tmp_path):
@@ -231,7 +340,12 @@ def test_a_sweep_is_a_table_and_a_figure(tmp_path):
     assert_self_contained(page, (tmp_path / "out.html").read_text())
     assert page.texts["h2"] == ["Sweep k-sweep"] and len(page.images) == 1
     assert ["K", "seeds", "accuracy %", "NLL"] in page.rows
-    assert ["1", "2", "50.50 ± 0.50", "1.2500 ± 0.0000"] in page.rows and ["5", "1", "62.50", "1.2500"] in page.rows
+    assert ["1", "2", "50.50 ± 0.50", "1.2500 ± 0.0000"] in page.rows and [
+        "5",
+        "1",
+        "62.50",
+        "1.2500",
+    ] in page.rows
     assert ["members-1/seed-1", "51.00", "1.2500", "0.3750"] in page.rows
     assert "batch = 128" in page.texts["pre"][0]
 
@@ -242,7 +356,10 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path):
         (tmp_path / name / "results.json").unlink()
     (tmp_path / "begun" / "metrics.jsonl").write_text("")
     page = make(tmp_path / "out.html", tmp_path / "begun", tmp_path / "going", tmp_path / "going")
-    assert page.texts["p"].count("Not finished: there is no results.json yet.") == 2 and "No line of training yet." in page.texts["p"]
+    assert (
+        page.texts["p"].count("Not finished: there is no results.json yet.") == 2
+        and "No line of training yet." in page.texts["p"]
+    )
     assert len(page.images) == 1 and page.texts["h2"][2:] == ["Run begun", "Run going"]
 
 
@@ -261,7 +378,9 @@ def test_a_page_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(report_runs.ReportError, match="`out` must be a file that can be written.*No space left"):
+    with pytest.raises(
+        report_runs.ReportError, match="`out` must be a file that can be written.*No space left"
+    ):
         report.main(["docs/results/cifar-convnet-quick/base"], str(out), "Training runs")
     assert out.read_text() == "the page of yesterday" and os.listdir(tmp_path) == ["out.html"]
 
@@ -274,16 +393,46 @@ def spoil_evaluation(run, text):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (lambda run, out: shutil.rmtree(run), "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={run}"),
-        (lambda run, out: (run / "metrics.jsonl").unlink(), "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={run}"),
-        (lambda run, out: (run / "config.toml").unlink(), "a run must have its config.toml. Received: {run}/config.toml"),
-        (lambda run, out: (run / "results.json").write_text("{"), "results.json must be readable JSON. Received: {run}/results.json"),
-        (lambda run, out: (run / "results.json").write_text('{"test": 3}'), "results.json must hold the figures of a run. Received: {run}/results.json"),
-        (lambda run, out: (run / "sweep.json").write_text("{}"), "the folder of a sweep must have its sweep.json"),
-        (lambda run, out: spoil_evaluation(run, "[]"), "evaluation.json must hold what tools/latephase eval has written. Received: {run}/evaluation"),
-        (lambda run, out: spoil_evaluation(run, '{"rows": [{"ood": {"sets": [3]}}]}'), "evaluation.json must hold what tools/latephase eval has written. Received: {run}"),
-        (lambda run, out: out.mkdir(), "`out` must be a file that can be written. Received: out={out} (Is a directory)"),
-        (lambda run, out: os.rename(out.parent, str(out.parent) + "-gone"), "`out` must be a file that can be written. Received: out={out} (No such file"),
+        (
+            lambda run, out: shutil.rmtree(run),
+            "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={run}",
+        ),
+        (
+            lambda run, out: (run / "metrics.jsonl").unlink(),
+            "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={run}",
+        ),
+        (
+            lambda run, out: (run / "config.toml").unlink(),
+            "a run must have its config.toml. Received: {run}/config.toml",
+        ),
+        (
+            lambda run, out: (run / "results.json").write_text("{"),
+            "results.json must be readable JSON. Received: {run}/results.json",
+        ),
+        (
+            lambda run, out: (run / "results.json").write_text('{"test": 3}'),
+            "results.json must hold the figures of a run. Received: {run}/results.json",
+        ),
+        (
+            lambda run, out: (run / "sweep.json").write_text("{}"),
+            "the folder of a sweep must have its sweep.json",
+        ),
+        (
+            lambda run, out: spoil_evaluation(run, "[]"),
+            "evaluation.json must hold what tools/latephase eval has written. Received: {run}/evaluation",
+        ),
+        (
+            lambda run, out: spoil_evaluation(run, '{"rows": [{"ood": {"sets": [3]}}]}'),
+            "evaluation.json must hold what tools/latephase eval has written. Received: {run}",
+        ),
+        (
+            lambda run, out: out.mkdir(),
+            "`out` must be a file that can be written. Received: out={out} (Is a directory)",
+        ),
+        (
+            lambda run, out: os.rename(out.parent, str(out.parent) + "-gone"),
+            "`out` must be a file that can be written. Received: out={out} (No such file",
+        ),
     ],
 )
 def test_what_cannot_be_reported_is_told(tmp_path, damage, message):
@@ -291,8 +440,17 @@ def test_what_cannot_be_reported_is_told(tmp_path, damage, message):
     shutil.copytree("docs/results/cifar-convnet-quick/base", run)
     out.parent.mkdir()
     damage(run, out)
-    program = subprocess.run([sys.executable, "-m", "late_phase_cli", "report", run, "--out", out], capture_output=True, text=True,
-                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    assert program.returncode == 2 and program.stdout == "" and program.stderr.count("\n") == 1, program.stderr
-    assert program.stderr.startswith("latephase report: ") and message.format(run=run, out=out) in program.stderr
+    program = subprocess.run(
+        [sys.executable, "-m", "late_phase_cli", "report", run, "--out", out],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert program.returncode == 2 and program.stdout == "" and program.stderr.count("\n") == 1, (
+        program.stderr
+    )
+    assert (
+        program.stderr.startswith("latephase report: ")
+        and message.format(run=run, out=out) in program.stderr
+    )
     assert not list(tmp_path.rglob("*.part*")) and not out.is_file()

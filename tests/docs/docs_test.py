@@ -31,7 +31,16 @@ COMMANDS = {
     "docs/examples/train": ["docs/examples/train"],
 }
 # Training amplifies what processors round differently.
-TOLERANCE = {"docs/examples/keras_comparison.py": 0.05, "docs/examples/keras_tutorial.py": 0.2, "docs/examples/keras_lstm.py": 0.05, "docs/examples/keras_readme.py": 0.05, "docs/examples/keras_swa.py": 0.05, "docs/examples/keras_train.py": 0.05, "docs/examples/rank1_lstm.py": 0.3, "docs/examples/train": 0.1}
+TOLERANCE = {
+    "docs/examples/keras_comparison.py": 0.05,
+    "docs/examples/keras_tutorial.py": 0.2,
+    "docs/examples/keras_lstm.py": 0.05,
+    "docs/examples/keras_readme.py": 0.05,
+    "docs/examples/keras_swa.py": 0.05,
+    "docs/examples/keras_train.py": 0.05,
+    "docs/examples/rank1_lstm.py": 0.3,
+    "docs/examples/train": 0.1,
+}
 
 
 def read(path):
@@ -42,9 +51,13 @@ def read(path):
 MARKED = [(page, *block) for page in PAGES for block in docs_blocks.blocks(read(page))]
 
 
-@pytest.mark.parametrize("page, path, content", [(p, path, c) for p, kind, path, c in MARKED if kind == "same as"])
+@pytest.mark.parametrize(
+    "page, path, content", [(p, path, c) for p, kind, path, c in MARKED if kind == "same as"]
+)
 def test_program_on_page_is_the_file(page, path, content):
-    assert content == docs_blocks.read(path), f"{page} and {path} differ; run tools/latephase python -m tools.develop.docs_blocks --write {page}"
+    assert content == docs_blocks.read(path), (
+        f"{page} and {path} differ; run tools/latephase python -m tools.develop.docs_blocks --write {page}"
+    )
 
 
 def assert_same_text(actual, documented, tolerance):
@@ -67,8 +80,11 @@ def outputs():
 @pytest.mark.parametrize("path, content", outputs())
 def test_program_prints_what_the_page_says(path, content):
     run = subprocess.run(
-        COMMANDS[path], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"})
+        COMMANDS[path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
     assert run.returncode == 0, run.stderr
     assert_same_text(run.stdout, content, TOLERANCE.get(path, 1e-4))
 
@@ -78,26 +94,51 @@ DIGITS = "docs/examples/keras_digits.py"
 
 def test_digits_table_is_like_the_page():
     """With fewer seeds than the page's, for time: the same words, and figures that differ as much as choices of images do."""
-    (documented,) = [content for _, kind, path, content in MARKED if (kind, path) == ("output of", DIGITS)]
+    (documented,) = [
+        content for _, kind, path, content in MARKED if (kind, path) == ("output of", DIGITS)
+    ]
     run = subprocess.run(
-        [sys.executable, DIGITS, "--seeds", "2"], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"})
+        [sys.executable, DIGITS, "--seeds", "2"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
     assert run.returncode == 0, run.stderr
     number = r"(\d+(?:\.\d+)?)"
     words = [re.sub(r"\s+", " ", re.sub(number, "#", text)) for text in (run.stdout, documented)]
     assert words[0] == words[1]
-    rows = [re.findall(rf"{number} ± {number} +{number} ± {number}", text) for text in (run.stdout, documented)]
+    rows = [
+        re.findall(rf"{number} ± {number} +{number} ± {number}", text)
+        for text in (run.stdout, documented)
+    ]
     assert [len(r) for r in rows] == [3, 3]
     for actual, expected in zip(*rows):
-        assert float(actual[0]) == pytest.approx(float(expected[0]), abs=2) and float(actual[2]) == pytest.approx(float(expected[2]), abs=0.06)
+        assert float(actual[0]) == pytest.approx(float(expected[0]), abs=2) and float(
+            actual[2]
+        ) == pytest.approx(float(expected[2]), abs=0.06)
 
 
-@pytest.mark.parametrize("path", sorted({path.partition("#")[0] for _, kind, path, _ in MARKED if kind == "same as" and "#" in path}))
+@pytest.mark.parametrize(
+    "path",
+    sorted(
+        {path.partition("#")[0] for _, kind, path, _ in MARKED if kind == "same as" and "#" in path}
+    ),
+)
 def test_a_program_taken_apart_is_on_its_page_whole(path):
-    pages = {page for page, kind, marked, _ in MARKED if kind == "same as" and marked.startswith(path + "#")}
+    pages = {
+        page
+        for page, kind, marked, _ in MARKED
+        if kind == "same as" and marked.startswith(path + "#")
+    }
     for page in pages:
-        shown = [marked.partition("#")[2] for p, kind, marked, _ in MARKED if (p, kind) == (page, "same as") and marked.startswith(path + "#")]
-        assert shown == [name for name in docs_blocks.parts(read(path)) if name], f"the parts of {path} on {page}"
+        shown = [
+            marked.partition("#")[2]
+            for p, kind, marked, _ in MARKED
+            if (p, kind) == (page, "same as") and marked.startswith(path + "#")
+        ]
+        assert shown == [name for name in docs_blocks.parts(read(path)) if name], (
+            f"the parts of {path} on {page}"
+        )
 
 
 def test_both_kinds_of_blocks_were_found():
@@ -110,14 +151,21 @@ def test_record_on_page_is_the_recorded_run(kind, path):
     documented = [content for _, k, marked, content in MARKED if (k, marked) == (kind, path)]
     assert documented, f"no page shows it: {kind} {path}"
     assert set(documented) == {docs_records.text(kind, path)}, (
-        "run tools/latephase python -m tools.develop.docs_blocks --write")
+        "run tools/latephase python -m tools.develop.docs_blocks --write"
+    )
 
 
 def test_written_blocks_are_read_again():
     """Writing a page puts each block in its place, and leaves alone what it does not know."""
-    page = ("before\n<!-- same as a.py -->\n```python\nold\n```\nbetween\n<!-- table of b -->\n\n| old |\n\n<!-- end -->\n"
-            "<!-- output of c -->\n```\nkept\n```\nafter\n")
-    assert docs_blocks.blocks(page) == [("same as", "a.py", "old\n"), ("table of", "b", "| old |\n"), ("output of", "c", "kept\n")]
+    page = (
+        "before\n<!-- same as a.py -->\n```python\nold\n```\nbetween\n<!-- table of b -->\n\n| old |\n\n<!-- end -->\n"
+        "<!-- output of c -->\n```\nkept\n```\nafter\n"
+    )
+    assert docs_blocks.blocks(page) == [
+        ("same as", "a.py", "old\n"),
+        ("table of", "b", "| old |\n"),
+        ("output of", "c", "kept\n"),
+    ]
     new = {("same as", "a.py"): "new\n", ("table of", "b"): "| new |\n"}
     written = docs_blocks.refreshed(page, lambda kind, path: new.get((kind, path)))
     assert written == page.replace("old", "new")
@@ -128,8 +176,14 @@ def test_cuda_report_is_the_recorded_one():
     assert read(cuda_report.TABLE) == table, "run tools/latephase cuda-report --write"
 
 
-@pytest.mark.parametrize("folder", sorted(
-    glob.glob("docs/results/enwik8-*") + glob.glob("docs/results/cifar-*") + glob.glob("docs/results/methods-*/runs/*")))
+@pytest.mark.parametrize(
+    "folder",
+    sorted(
+        glob.glob("docs/results/enwik8-*")
+        + glob.glob("docs/results/cifar-*")
+        + glob.glob("docs/results/methods-*/runs/*")
+    ),
+)
 def test_recorded_trainings_are_whole(folder):
     """Each run has its config, its results and its metrics, and they agree."""
     runs = run_table.runs_of(json.loads(read(f"{folder}/results.json")))
@@ -137,11 +191,21 @@ def test_recorded_trainings_are_whole(folder):
     assert len(parts) == len(runs)
     for path in parts:
         run = os.path.dirname(path)
-        config, result = tomllib.loads(read(f"{run}/config.toml")), json.loads(read(f"{run}/results.json"))
-        assert result in runs and (config["model"], config["seed"]) == (result["model"], result["seed"])
+        config, result = (
+            tomllib.loads(read(f"{run}/config.toml")),
+            json.loads(read(f"{run}/results.json")),
+        )
+        assert result in runs and (config["model"], config["seed"]) == (
+            result["model"],
+            result["seed"],
+        )
         lines = [json.loads(line) for line in read(path).splitlines()]
         assert lines[-1]["step"] == result["steps"]
-        final = [line for line in lines if (line.get("split"), line.get("weights")) == ("test", "collapsed")]
+        final = [
+            line
+            for line in lines
+            if (line.get("split"), line.get("weights")) == ("test", "collapsed")
+        ]
         assert final[-1].items() >= result["test"]["collapsed"].items()
 
 
@@ -153,11 +217,20 @@ def test_recorded_sweeps_are_whole(folder):
     assert all(len(point["runs"]) == len(results["sweep"]["seeds"]) for point in results["points"])
 
 
-@pytest.mark.parametrize("path", sorted(glob.glob("docs/results/methods-*/evaluations/*/evaluation.json")))
+@pytest.mark.parametrize(
+    "path", sorted(glob.glob("docs/results/methods-*/evaluations/*/evaluation.json"))
+)
 def test_recorded_evaluations_are_of_the_recorded_runs(path):
     evaluation, folder = json.loads(read(path)), os.path.dirname(path) + "/../../runs"
-    runs = {run["run"]: json.loads(read(f"{folder}/{os.path.basename(run['run'])}/results.json")) for run in evaluation["runs"]}
-    found = [row for row in evaluation["rows"] if row["run"] in runs and row["weights"] in runs[row["run"]]["test"]]
+    runs = {
+        run["run"]: json.loads(read(f"{folder}/{os.path.basename(run['run'])}/results.json"))
+        for run in evaluation["runs"]
+    }
+    found = [
+        row
+        for row in evaluation["rows"]
+        if row["run"] in runs and row["weights"] in runs[row["run"]]["test"]
+    ]
     assert found
     for row in found:
         expected = runs[row["run"]]["test"][row["weights"]]
@@ -166,19 +239,29 @@ def test_recorded_evaluations_are_of_the_recorded_runs(path):
 
 def test_readme_shows_the_result_and_the_timing():
     shown = {(kind, path) for page, kind, path, _ in MARKED if page == "README.md"}
-    assert shown >= {("table of", "docs/results/enwik8-small/results.json"), ("table of", "docs/results/bench_enwik8.json")}
+    assert shown >= {
+        ("table of", "docs/results/enwik8-small/results.json"),
+        ("table of", "docs/results/bench_enwik8.json"),
+    }
 
 
 def test_every_output_on_a_page_is_checked():
     assert {path for _, kind, path, _ in MARKED if kind == "output of"} == {
-        *COMMANDS, DIGITS, *(path for kind, path in docs_records.RECORDS if kind == "output of")}
-    assert {(kind, path) for _, kind, path, _ in MARKED if kind == "table of"} <= set(docs_records.RECORDS)
+        *COMMANDS,
+        DIGITS,
+        *(path for kind, path in docs_records.RECORDS if kind == "output of"),
+    }
+    assert {(kind, path) for _, kind, path, _ in MARKED if kind == "table of"} <= set(
+        docs_records.RECORDS
+    )
 
 
 def test_every_marker_begins_a_block():
     """A marker with a mistake in it would leave its block unchecked."""
     for page in PAGES:
-        assert len(re.findall(r"^<!-- (?:same as|output of|table of) ", read(page), re.M)) == len(docs_blocks.blocks(read(page))), page
+        assert len(re.findall(r"^<!-- (?:same as|output of|table of) ", read(page), re.M)) == len(
+            docs_blocks.blocks(read(page))
+        ), page
 
 
 def test_load_example_without_the_library_says_what_is_missing():
@@ -192,4 +275,6 @@ def test_readme_quotes_the_recorded_run():
     bpc = {run["model"]: f"{run['test']['collapsed']['bpc']:.3f}" for run in runs}
     words = " ".join(read("README.md").split())
     assert f"from {bpc['rank1']} to {bpc['late-phase']} bits per character" in words
-    assert bpc["base"] < bpc["late-phase"] < bpc["rank1"] and "the plain LSTM is still ahead" in words
+    assert (
+        bpc["base"] < bpc["late-phase"] < bpc["rank1"] and "the plain LSTM is still ahead" in words
+    )

@@ -35,8 +35,17 @@ def fragments(page):
 def signature_of(code):
     """The call that is all of `code`, if it shows a signature: late_phase.NAME(argument, option=default)."""
     statements = ast.parse(code).body
-    call = getattr(statements[0], "value", None) if len(statements) == 1 and isinstance(statements[0], ast.Expr) else None
-    return call if isinstance(call, ast.Call) and all(isinstance(argument, ast.Name) for argument in call.args) else None
+    call = (
+        getattr(statements[0], "value", None)
+        if len(statements) == 1 and isinstance(statements[0], ast.Expr)
+        else None
+    )
+    return (
+        call
+        if isinstance(call, ast.Call)
+        and all(isinstance(argument, ast.Name) for argument in call.args)
+        else None
+    )
 
 
 ALL = [(page, code) for page in PAGES for code in fragments(page)]
@@ -54,7 +63,14 @@ LOGITS_LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def lstm_weights(monkeypatch):
-    shapes = {"x": (5, 2, 3), "kernel": (3, 16), "recurrent_kernel": (4, 16), "bias": (16,), "u": (10, 4), "v": (10, 16)}
+    shapes = {
+        "x": (5, 2, 3),
+        "kernel": (3, 16),
+        "recurrent_kernel": (4, 16),
+        "bias": (16,),
+        "u": (10, 4),
+        "v": (10, 16),
+    }
     return {name: tf.ones(shape) for name, shape in shapes.items()}
 
 
@@ -89,9 +105,13 @@ PRELUDES = {
     ("docs/keras.md", 1): (several_devices, lambda names: names["model"].optimizer.members == 10),
     ("docs/keras.md", 2): (
         model_with_members,
-        lambda names: names["model"].train_on_batch(X, Y) > 0
-        and np.array_equal(names["model"].layers[-1].kernel.numpy()[1:], names["before"][1:])  # not spawned again
-        and not np.array_equal(names["model"].layers[-1].kernel.numpy()[0], names["before"][0]),
+        lambda names: (
+            names["model"].train_on_batch(X, Y) > 0
+            and np.array_equal(
+                names["model"].layers[-1].kernel.numpy()[1:], names["before"][1:]
+            )  # not spawned again
+            and not np.array_equal(names["model"].layers[-1].kernel.numpy()[0], names["before"][0])
+        ),
     ),
     ("docs/tutorial.md", 0): (imagenet, lambda names: int(names["optimizer"].iterations) == 40),
 }
@@ -123,14 +143,20 @@ def test_signature_is_the_real_one(page, code):
     module, _, name = path.rpartition(".")
     parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
     documented = [(argument.id, inspect.Parameter.empty) for argument in call.args]
-    documented += [(option.arg, ast.literal_eval(option.value)) for option in call.keywords if option.arg]
+    documented += [
+        (option.arg, ast.literal_eval(option.value)) for option in call.keywords if option.arg
+    ]
     real = [(p.name, p.default) for p in parameters.values() if p.kind is not p.VAR_KEYWORD]
     # A guide may leave out `name`, which every Keras object has; the reference has all.
-    assert documented == (real if page == "docs/api.md" else [entry for entry in real if entry[0] != "name"])
+    assert documented == (
+        real if page == "docs/api.md" else [entry for entry in real if entry[0] != "name"]
+    )
 
 
 def test_signatures_were_found():
-    assert {page for page, _ in SIGNATURES} == {"docs/api.md", "docs/keras.md"} and len(SIGNATURES) >= 20
+    assert {page for page, _ in SIGNATURES} == {"docs/api.md", "docs/keras.md"} and len(
+        SIGNATURES
+    ) >= 20
 
 
 def commands():
@@ -149,7 +175,10 @@ def test_commands_on_a_page_exist(page):
 
 
 def test_commands_were_found():
-    assert {"train", "eval", "python", "wheel"} <= set(commands()) and {"enwik8", "cifar"} == commands()["train"]
+    assert {"train", "eval", "python", "wheel"} <= set(commands()) and {
+        "enwik8",
+        "cifar",
+    } == commands()["train"]
 
 
 def test_comparison_quotes_the_recorded_runs():
@@ -162,9 +191,20 @@ def test_comparison_quotes_the_recorded_runs():
     page = read("docs/comparison.md")
     for row, name, metric, scale, digits in (
         ("| here, CIFAR-10, ConvNet (base: {} %)", "cifar-convnet", "accuracy", 100, 2),
-        ("| here, 10,000 images of it, WRN 16-2 (base: {} %)", "cifar-wrn-16-2-small", "accuracy", 100, 2),
+        (
+            "| here, 10,000 images of it, WRN 16-2 (base: {} %)",
+            "cifar-wrn-16-2-small",
+            "accuracy",
+            100,
+            2,
+        ),
         ("| here, enwik8 `small`, BPC (base: {})", "enwik8-small", "bpc", 1, 3),
     ):
         of = figures(name, metric, scale, digits)
-        cells = [of.get(key, "–") for key in (("base", "swa"), ("late-phase", "collapsed"), ("late-phase", "swa"))]
-        assert f"{row.format(of['base', 'collapsed'])} | – | {' | '.join(cells)} | – | – |" in page, name
+        cells = [
+            of.get(key, "–")
+            for key in (("base", "swa"), ("late-phase", "collapsed"), ("late-phase", "swa"))
+        ]
+        assert (
+            f"{row.format(of['base', 'collapsed'])} | – | {' | '.join(cells)} | – | – |" in page
+        ), name

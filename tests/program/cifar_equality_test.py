@@ -16,7 +16,9 @@ MEMBERS, T0, SWA_FROM, STEPS = 3, 5, 14, 20
 ANNEAL = (1, 3)
 DECAY, MEMBER_DECAY, MOMENTUM, SIGMA, SEED = 5e-4, 3e-3, 0.9, 0.35, 3
 PAD, CUTOUT = 4, 8
-EPSILON, BATCH_SHARE = map(float, numpy.float32([1e-5, 0.1]))  # of BatchNorm: attributes of ops are float32
+EPSILON, BATCH_SHARE = map(
+    float, numpy.float32([1e-5, 0.1])
+)  # of BatchNorm: attributes of ops are float32
 
 GROUPS = [f"group{group}/block0" for group in range(3)]  # of a WRN 10-1
 NORMS = [f"{group}/{norm}" for group in GROUPS for norm in ("bn0", "bn1")] + ["bn"]
@@ -27,7 +29,12 @@ def _weights():
     norm = lambda name: [f"{name}/scale", f"{name}/offset"]
     names = ["conv0/kernel"]
     for group in GROUPS:
-        names += [*norm(f"{group}/bn0"), f"{group}/conv0/kernel", *norm(f"{group}/bn1"), f"{group}/conv1/kernel"]
+        names += [
+            *norm(f"{group}/bn0"),
+            f"{group}/conv0/kernel",
+            *norm(f"{group}/bn1"),
+            f"{group}/conv1/kernel",
+        ]
         if group != GROUPS[0]:  # whose input has as many channels
             names.append(f"{group}/shortcut/kernel")
     return [*names, *norm("bn"), "head/kernel", "head/bias"]
@@ -40,23 +47,29 @@ BASE = [name for name in WEIGHTS if name not in LATE]
 
 def flags(gamma, rate, dtype):
     epochs = lambda steps: steps / EPOCH
-    return (f"--model late-phase --network wrn --depth 10 --width 1 --batch {BATCH} --members {MEMBERS} --t0 {epochs(T0)} "
-            f"--swa-start {epochs(SWA_FROM - 1)} --swa-every {epochs(1)} --sigma {SIGMA} --gamma {gamma} --learning-rate {rate} "
-            f"--final-learning-rate {rate / 4} --anneal-start {ANNEAL[0]} --anneal-end {ANNEAL[1]} --momentum {MOMENTUM} "
-            f"--weight-decay {DECAY} --member-weight-decay {MEMBER_DECAY} --pad {PAD} --flip true --cutout {CUTOUT} "
-            f"--late-batch-norm true --late-head true --evaluate-every {epochs(STEPS - 1)} --seed {SEED} --dtype {dtype}").split()
+    return (
+        f"--model late-phase --network wrn --depth 10 --width 1 --batch {BATCH} --members {MEMBERS} --t0 {epochs(T0)} "
+        f"--swa-start {epochs(SWA_FROM - 1)} --swa-every {epochs(1)} --sigma {SIGMA} --gamma {gamma} --learning-rate {rate} "
+        f"--final-learning-rate {rate / 4} --anneal-start {ANNEAL[0]} --anneal-end {ANNEAL[1]} --momentum {MOMENTUM} "
+        f"--weight-decay {DECAY} --member-weight-decay {MEMBER_DECAY} --pad {PAD} --flip true --cutout {CUTOUT} "
+        f"--late-batch-norm true --late-head true --evaluate-every {epochs(STEPS - 1)} --seed {SEED} --dtype {dtype}"
+    ).split()
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    return cifar_files.write_cifar(tmp_path_factory.mktemp("cifar"), train_per_file=IMAGES // 5, test=30)
+    return cifar_files.write_cifar(
+        tmp_path_factory.mktemp("cifar"), train_per_file=IMAGES // 5, test=30
+    )
 
 
 class Images:
     """The data as the network sees it."""
 
     def __init__(self, folder):
-        read = lambda name: numpy.fromfile(os.path.join(folder, name), numpy.uint8).reshape(-1, 1 + 3 * 32 * 32)
+        read = lambda name: numpy.fromfile(os.path.join(folder, name), numpy.uint8).reshape(
+            -1, 1 + 3 * 32 * 32
+        )
         training = numpy.concatenate([read(f"data_batch_{number}.bin") for number in range(1, 6)])
         test = read("test_batch.bin")
         pixels = lambda records: records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) / 255
@@ -69,14 +82,23 @@ class Images:
         draws = standard_random.mt19937_64([SEED, 0, 0, t // EPOCH, 0])
         chosen = standard_random.shuffled(IMAGES, draws)[t % EPOCH * BATCH :][:BATCH]
         draws = standard_random.mt19937_64([SEED, 0, 1, t, 0])
-        return numpy.stack([self.augmented(image, draws) for image in self.training[chosen]]), self.labels[chosen]
+        return numpy.stack(
+            [self.augmented(image, draws) for image in self.training[chosen]]
+        ), self.labels[chosen]
 
     def augmented(self, image, draws):
         padded = numpy.pad(image, ((PAD, PAD), (PAD, PAD), (0, 0)))
-        top, left, mirrored = next(draws) % (2 * PAD + 1), next(draws) % (2 * PAD + 1), next(draws) % 2
+        top, left, mirrored = (
+            next(draws) % (2 * PAD + 1),
+            next(draws) % (2 * PAD + 1),
+            next(draws) % 2,
+        )
         crop = padded[top : top + 32, left : left + 32]
         crop = numpy.array(crop[:, ::-1] if mirrored else crop)
-        hole = [slice(max(0, begin), begin + CUTOUT) for begin in (next(draws) % 32 - CUTOUT // 2 for _ in range(2))]
+        hole = [
+            slice(max(0, begin), begin + CUTOUT)
+            for begin in (next(draws) % 32 - CUTOUT // 2 for _ in range(2))
+        ]
         crop[tuple(hole)] = 0
         return crop
 
@@ -85,7 +107,9 @@ def logits(weights, images, statistics):
     """Of the network; statistics(name, x) are the mean and the variance that a BatchNorm uses."""
 
     def activated(name, x):
-        normalised = tf.nn.batch_normalization(x, *statistics(name, x), weights[name + "/offset"], weights[name + "/scale"], EPSILON)
+        normalised = tf.nn.batch_normalization(
+            x, *statistics(name, x), weights[name + "/offset"], weights[name + "/scale"], EPSILON
+        )
         return tf.nn.relu(normalised)
 
     def convolution(name, x, stride=1):
@@ -131,7 +155,12 @@ class Reference:
         self.members = [{name: tf.constant(weights[name][0], tf.float64) for name in LATE}]
         channels = {name: weights[name + "/scale"].shape[1] for name in NORMS}
         # Running statistics of each member: mean, variance.
-        self.running = [{name: tf.stack([tf.zeros(n, tf.float64), tf.ones(n, tf.float64)]) for name, n in channels.items()}]
+        self.running = [
+            {
+                name: tf.stack([tf.zeros(n, tf.float64), tf.ones(n, tf.float64)])
+                for name, n in channels.items()
+            }
+        ]
         self.velocity = {}  # (name, member or None) -> of Nesterov's momentum
         self.sum, self.averages, self.samples = None, None, 0
 
@@ -148,7 +177,10 @@ class Reference:
         for name in LATE:
             stack = tf.Variable(tf.stack([phi0[name]] * MEMBERS))
             late_phase.raw_ops.late_phase_spawn(
-                var=stack.handle, sigma=tf.constant(SIGMA, tf.float64), seed=tf.constant([SEED, WEIGHTS.index(name)], tf.int64))
+                var=stack.handle,
+                sigma=tf.constant(SIGMA, tf.float64),
+                seed=tf.constant([SEED, WEIGHTS.index(name)], tf.int64),
+            )
             for member, row in zip(self.members, tf.unstack(stack)):
                 member[name] = row
         self.running = [dict(self.running[0]) for _ in range(MEMBERS)]
@@ -163,33 +195,52 @@ class Reference:
         weights, minibatch = {**self.theta, **self.members[k]}, Minibatch()
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits(weights, pixels, minibatch))
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels, logits(weights, pixels, minibatch)
+            )
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, weights)
         for name, statistics in minibatch.kept.items():
-            self.running[k][name] = (1 - BATCH_SHARE) * self.running[k][name] + BATCH_SHARE * tf.stack(statistics)
+            self.running[k][name] = (1 - BATCH_SHARE) * self.running[k][
+                name
+            ] + BATCH_SHARE * tf.stack(statistics)
         for name in LATE:
             self.members[k][name] = self.nesterov(
-                (name, k), self.members[k][name], gradients[name], MEMBER_DECAY if late else DECAY)
+                (name, k), self.members[k][name], gradients[name], MEMBER_DECAY if late else DECAY
+            )
         self.sum = {name: gradients[name] + (self.sum[name] if self.sum else 0) for name in BASE}
         if not late or k == MEMBERS - 1:
             for name in BASE:
-                self.theta[name] = self.nesterov((name, None), self.theta[name], (self.gamma if late else 1) * self.sum[name], DECAY)
+                self.theta[name] = self.nesterov(
+                    (name, None),
+                    self.theta[name],
+                    (self.gamma if late else 1) * self.sum[name],
+                    DECAY,
+                )
             self.sum = None
         self.t += 1
         if self.t >= SWA_FROM:
             n, now = self.samples, self.weights()
-            self.averages = {name: (n * self.averages[name] + now[name]) / (n + 1) if n else now[name] for name in now}
+            self.averages = {
+                name: (n * self.averages[name] + now[name]) / (n + 1) if n else now[name]
+                for name in now
+            }
             self.samples += 1
         return float(loss)
 
     def weights(self):
         """As the checkpoint has them."""
-        return {**self.theta, **{name: tf.stack([member[name] for member in self.members]) for name in LATE}}
+        return {
+            **self.theta,
+            **{name: tf.stack([member[name] for member in self.members]) for name in LATE},
+        }
 
     def swa(self):
         """The averages collapsed, with statistics estimated anew from the minibatches of the first epoch."""
-        weights = {name: tf.reduce_mean(value, 0) if name in LATE else value for name, value in self.averages.items()}
+        weights = {
+            name: tf.reduce_mean(value, 0) if name in LATE else value
+            for name, value in self.averages.items()
+        }
         estimated = {name: 0 for name in NORMS}
         for t in range(EPOCH):
             pixels, _ = self.images.minibatch(t)
@@ -205,9 +256,14 @@ class Reference:
 
     def test_figures(self):
         """By weight set."""
-        probabilities = [self.probabilities({**self.theta, **member}, running) for member, running in zip(self.members, self.running)]
+        probabilities = [
+            self.probabilities({**self.theta, **member}, running)
+            for member, running in zip(self.members, self.running)
+        ]
         members = [self.figures(one) for one in probabilities]
-        collapsed = self.probabilities({**self.theta, **mean_of(self.members)}, mean_of(self.running))
+        collapsed = self.probabilities(
+            {**self.theta, **mean_of(self.members)}, mean_of(self.running)
+        )
         return {
             "collapsed": self.figures(collapsed),
             "swa": self.figures(self.probabilities(*self.swa())),
@@ -220,19 +276,26 @@ class Reference:
         labels = self.images.test_labels
         right, confidence = probabilities.argmax(1) == labels, probabilities.max(1)
         bins = numpy.ceil(confidence * 15)
-        gaps = [abs(numpy.sum(right[bins == bin]) - numpy.sum(confidence[bins == bin])) for bin in range(1, 16)]
+        gaps = [
+            abs(numpy.sum(right[bins == bin]) - numpy.sum(confidence[bins == bin]))
+            for bin in range(1, 16)
+        ]
         return {
             "accuracy": numpy.mean(right),
             "nll": -numpy.mean(numpy.log(probabilities[range(len(labels)), labels])),
             "ece": sum(gaps) / len(labels),
-            "brier": numpy.mean(numpy.sum((probabilities - numpy.eye(probabilities.shape[1])[labels]) ** 2, 1)),
+            "brier": numpy.mean(
+                numpy.sum((probabilities - numpy.eye(probabilities.shape[1])[labels]) ** 2, 1)
+            ),
         }
 
 
 # In float32 a ReLU's input is within rounding of zero in every few minibatches, and passes a gradient on one side but not on the
 # other. That moves weights by some 0.005 of the learning rate, and a forward pass, from which statistics and figures come, adds up
 # what many weights differ by: so float32 has a low rate. In float64 it does not happen.
-@pytest.mark.parametrize("dtype, rate, tolerance", [("float32", 1e-4, 1e-5), ("float64", 2e-2, 1e-9)])
+@pytest.mark.parametrize(
+    "dtype, rate, tolerance", [("float32", 1e-4, 1e-5), ("float64", 2e-2, 1e-9)]
+)
 @pytest.mark.parametrize("gamma", [1, 1 / 3])
 def test_twenty_steps_equal_stock_tensorflow(tmp_path, files, dtype, rate, tolerance, gamma):
     run = tmp_path / "run"
@@ -244,12 +307,16 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, files, dtype, rate, toler
 
     def check(expected, rtol=0):
         for name, value in expected.items():
-            numpy.testing.assert_allclose(ours[name], value, atol=tolerance, rtol=rtol, err_msg=name)
+            numpy.testing.assert_allclose(
+                ours[name], value, atol=tolerance, rtol=rtol, err_msg=name
+            )
 
     def check_statistics(statistics, suffix=""):
         """name -> mean, variance, each [members, channels]; variances are above 1, so they agree relatively."""
         for name, (mean, variance) in statistics.items():
-            check({f"{name}/mean{suffix}": mean, f"{name}/variance{suffix}": variance}, rtol=tolerance)
+            check(
+                {f"{name}/mean{suffix}": mean, f"{name}/variance{suffix}": variance}, rtol=tolerance
+            )
 
     reference = Reference(initial, Images(files), gamma, rate)
     losses = [reference.step() for _ in range(STEPS - 1)]
@@ -262,12 +329,16 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, files, dtype, rate, toler
     for name in WEIGHTS:
         moved = numpy.abs(ours[name] - initial[name]).max()
         assert moved > 0.1 * rate, (name, moved)
-    check_statistics({name: numpy.stack([running[name] for running in reference.running], 1) for name in NORMS})
+    check_statistics(
+        {name: numpy.stack([running[name] for running in reference.running], 1) for name in NORMS}
+    )
     # The members differ from each other, or they would not have been told apart.
     assert numpy.abs(ours["bn/scale"][0] - ours["bn/scale"][1]).max() > 1e-2
 
     results = program_runs.read_results(run)
-    assert results["train"]["loss"] == pytest.approx(numpy.mean(losses[STEPS // EPOCH * EPOCH :]), abs=tolerance)
+    assert results["train"]["loss"] == pytest.approx(
+        numpy.mean(losses[STEPS // EPOCH * EPOCH :]), abs=tolerance
+    )
     expected = reference.test_figures()
     found = results["test"]
     found.update({f"member-{k}": figures for k, figures in enumerate(found.pop("members"))})

@@ -18,10 +18,12 @@ FACTORS = ["u", "v"]
 
 def flags(gamma, dtype):
     epochs = lambda steps: steps / EPOCH
-    return (f"--model late-phase --units {UNITS} --embedding {EMBEDDING} --batch {BATCH} --sequence {TIME} --train-characters 0 "
-            f"--validation-characters 0 --test-characters 0 --members {MEMBERS} --t0 {epochs(T0)} --swa-start {epochs(SWA_FROM - 1)} "
-            f"--swa-every {epochs(1)} --sigma 0.35 --gamma {gamma} --learning-rate {RATE} --member-learning-rate {MEMBER_RATE} --clip-norm {CLIP} --seed 3 "
-            f"--dtype {dtype}").split()
+    return (
+        f"--model late-phase --units {UNITS} --embedding {EMBEDDING} --batch {BATCH} --sequence {TIME} --train-characters 0 "
+        f"--validation-characters 0 --test-characters 0 --members {MEMBERS} --t0 {epochs(T0)} --swa-start {epochs(SWA_FROM - 1)} "
+        f"--swa-every {epochs(1)} --sigma 0.35 --gamma {gamma} --learning-rate {RATE} --member-learning-rate {MEMBER_RATE} --clip-norm {CLIP} --seed 3 "
+        f"--dtype {dtype}"
+    ).split()
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,9 @@ class Reference:
         v = BETA2 * v + (1 - BETA2) * gradient**2
         n += 1
         self.slots[key] = (m, v, n)
-        rate = (MEMBER_RATE if key[0] in FACTORS else RATE) * math.sqrt(1 - BETA2**n) / (1 - BETA1**n)
+        rate = (
+            (MEMBER_RATE if key[0] in FACTORS else RATE) * math.sqrt(1 - BETA2**n) / (1 - BETA1**n)
+        )
         return weight - rate * m / (tf.sqrt(v) + EPSILON)
 
     def spawn(self):
@@ -73,9 +77,14 @@ class Reference:
         for index, name in enumerate(FACTORS, start=len(BASE)):
             stack = tf.Variable(tf.stack([self.phi0[name]] * MEMBERS))
             late_phase.raw_ops.late_phase_spawn(
-                var=stack.handle, sigma=tf.constant(0.35, tf.float64), seed=tf.constant([self.seed, index], tf.int64))
+                var=stack.handle,
+                sigma=tf.constant(0.35, tf.float64),
+                seed=tf.constant([self.seed, index], tf.int64),
+            )
             rows[name] = stack.numpy()
-        self.members = [{name: tf.constant(rows[name][k]) for name in FACTORS} for k in range(MEMBERS)]
+        self.members = [
+            {name: tf.constant(rows[name][k]) for name in FACTORS} for k in range(MEMBERS)
+        ]
         for key in [key for key in self.slots if key[0] in FACTORS]:
             del self.slots[key]
 
@@ -104,16 +113,24 @@ class Reference:
             self.sum[name] += gradients[name]
         if not late or k == MEMBERS - 1:
             for name in BASE:
-                self.theta[name] = self.adam((name, None), self.theta[name], (self.gamma if late else 1) * self.sum[name])
+                self.theta[name] = self.adam(
+                    (name, None), self.theta[name], (self.gamma if late else 1) * self.sum[name]
+                )
             self.sum = None
         self.t += 1
         if self.t < T0 or not late:
             self.phi0 = self.members[0]
         if self.t >= SWA_FROM:
-            now = {**self.theta, **{name: tf.stack([member[name] for member in self.members]) for name in FACTORS}}
+            now = {
+                **self.theta,
+                **{name: tf.stack([member[name] for member in self.members]) for name in FACTORS},
+            }
             n = self.samples
-            self.averages = now if n == 0 else {
-                name: (n * self.averages[name] + now[name]) / (n + 1) for name in now}
+            self.averages = (
+                now
+                if n == 0
+                else {name: (n * self.averages[name] + now[name]) / (n + 1) for name in now}
+            )
             self.samples += 1
         return float(loss)
 
@@ -122,7 +139,9 @@ class Reference:
         probability = 0
         for weights in weight_sets:
             state = tf.zeros((1, UNITS), self.dtype)
-            *_, losses = self.loss(weights, characters[:-1, None], characters[1:, None], state, state)
+            *_, losses = self.loss(
+                weights, characters[:-1, None], characters[1:, None], state, state
+            )
             probability = probability + tf.exp(-losses) / len(weight_sets)
         return -float(tf.reduce_mean(tf.math.log(probability))) / math.log(2)
 
@@ -149,7 +168,9 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, text, dtype, tolerance, g
     losses = []
     for t in range(STEPS):
         first = t % EPOCH * TIME
-        losses.append(reference.step(streams[first : first + TIME], streams[first + 1 : first + TIME + 1]))
+        losses.append(
+            reference.step(streams[first : first + TIME], streams[first + 1 : first + TIME + 1])
+        )
     assert max(reference.norms) > CLIP  # or clipping would not be tested
 
     expected = {**reference.theta}
@@ -157,7 +178,9 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, text, dtype, tolerance, g
         expected[name] = tf.stack([member[name] for member in reference.members])
     for name, value in expected.items():
         numpy.testing.assert_allclose(ours[name], value, rtol=0, atol=tolerance, err_msg=name)
-        numpy.testing.assert_allclose(ours[name + "/swa"], reference.averages[name], rtol=0, atol=tolerance, err_msg=name)
+        numpy.testing.assert_allclose(
+            ours[name + "/swa"], reference.averages[name], rtol=0, atol=tolerance, err_msg=name
+        )
         moved = numpy.abs(ours[name] - initial[name]).max()
         assert moved > 1e3 * tolerance, (name, moved)
     # The members differ from each other, or they would not have been told apart.
@@ -167,9 +190,16 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, text, dtype, tolerance, g
     first = STEPS // EPOCH * EPOCH
     assert results["train"]["loss"] == pytest.approx(numpy.mean(losses[first:]), abs=tolerance)
     members = [{**reference.theta, **member} for member in reference.members]
-    mean = lambda weights: {**weights, **{name: tf.reduce_mean(weights[name], 0) for name in FACTORS}}
+    mean = lambda weights: {
+        **weights,
+        **{name: tf.reduce_mean(weights[name], 0) for name in FACTORS},
+    }
     sets = {"collapsed": [mean(expected)], "swa": [mean(reference.averages)], "ensemble": members}
     for name, weights in sets.items():
-        assert results["test"][name]["bpc"] == pytest.approx(reference.bpc(test, weights), abs=tolerance), name
+        assert results["test"][name]["bpc"] == pytest.approx(
+            reference.bpc(test, weights), abs=tolerance
+        ), name
     for k, member in enumerate(members):
-        assert results["test"]["members"][k]["bpc"] == pytest.approx(reference.bpc(test, [member]), abs=tolerance)
+        assert results["test"]["members"][k]["bpc"] == pytest.approx(
+            reference.bpc(test, [member]), abs=tolerance
+        )

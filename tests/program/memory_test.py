@@ -5,7 +5,9 @@ import pytest
 from tests.support import cifar_files, program_runs
 
 # Small minibatches where the variables are to count.
-WRN = ("--network wrn --depth 16 --steps 2 --epochs 1000 --evaluate-every 0 --checkpoint-every 2 --pad 0 --cutout 0").split()
+WRN = (
+    "--network wrn --depth 16 --steps 2 --epochs 1000 --evaluate-every 0 --checkpoint-every 2 --pad 0 --cutout 0"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +19,15 @@ def files(tmp_path_factory):
     "flags",
     [
         pytest.param("--model base --width 4 --batch 128", id="minibatch"),
-        pytest.param("--model late-phase --width 4 --batch 8 --members 30 --t0 0 --late-all true", id="members"),
+        pytest.param(
+            "--model late-phase --width 4 --batch 8 --members 30 --t0 0 --late-all true",
+            id="members",
+        ),
         pytest.param("--model late-phase --width 8 --batch 8 --members 10 --t0 0", id="sums"),
-        pytest.param("--model base --width 8 --batch 8 --swa-start 0 --swa-every 0.001 --swag-rank 10", id="swag"),
+        pytest.param(
+            "--model base --width 8 --batch 8 --swa-start 0 --swa-every 0.001 --swag-rank 10",
+            id="swag",
+        ),
     ],
 )
 def test_expected_memory_is_within_a_tenth_of_the_peak(tmp_path, files, flags):

@@ -39,17 +39,44 @@ class Draw:
 
 def rank1_lstm(draw, is_training=True):
     t, n, c, h, k = 6, 33, 17, 31, 4
-    x, h0, c0, kernel, recurrent = draw(t, n, c), draw(n, h), draw(n, h), draw(c, 4 * h), draw(h, 4 * h)
+    x, h0, c0, kernel, recurrent = (
+        draw(t, n, c),
+        draw(n, h),
+        draw(n, h),
+        draw(c, 4 * h),
+        draw(h, 4 * h),
+    )
     bias, u, v = draw(4 * h), draw(k, h), draw(k, 4 * h)
     out = ops.late_phase_rank1_lstm(
-        x=x, initial_h=h0, initial_c=c0, kernel=kernel, recurrent_kernel=recurrent, bias=bias, u=u, v=v, member=2, is_training=is_training
+        x=x,
+        initial_h=h0,
+        initial_c=c0,
+        kernel=kernel,
+        recurrent_kernel=recurrent,
+        bias=bias,
+        u=u,
+        v=v,
+        member=2,
+        is_training=is_training,
     )
     if not is_training:
         return out[:3]
     return list(out) + list(
         ops.late_phase_rank1_lstm_grad(
-            x=x, initial_h=h0, initial_c=c0, kernel=kernel, recurrent_kernel=recurrent, u=u, v=v, member=2, h=out.h, gates=out.gates,
-            cells=out.cells, dh=draw(t, n, h), dfinal_h=draw(n, h), dfinal_c=draw(n, h),
+            x=x,
+            initial_h=h0,
+            initial_c=c0,
+            kernel=kernel,
+            recurrent_kernel=recurrent,
+            u=u,
+            v=v,
+            member=2,
+            h=out.h,
+            gates=out.gates,
+            cells=out.cells,
+            dh=draw(t, n, h),
+            dfinal_h=draw(n, h),
+            dfinal_c=draw(n, h),
         )  # fmt: skip
     )
 
@@ -60,15 +87,40 @@ def rank1_lstm_inference(draw):
 
 def rank1_lstm_tokens(draw):
     t, n, c, h, k = 6, 33, 40, 31, 4
-    tokens, table, h0, c0, recurrent = draw.integers(c, t, n), draw(c, 4 * h), draw(n, h), draw(n, h), draw(h, 4 * h)
+    tokens, table, h0, c0, recurrent = (
+        draw.integers(c, t, n),
+        draw(c, 4 * h),
+        draw(n, h),
+        draw(n, h),
+        draw(h, 4 * h),
+    )
     u, v = draw(k, h), draw(k, 4 * h)
     out = ops.late_phase_rank1_lstm_tokens(
-        tokens=tokens, table=table, initial_h=h0, initial_c=c0, recurrent_kernel=recurrent, u=u, v=v, member=1
+        tokens=tokens,
+        table=table,
+        initial_h=h0,
+        initial_c=c0,
+        recurrent_kernel=recurrent,
+        u=u,
+        v=v,
+        member=1,
     )
     return list(out) + list(
         ops.late_phase_rank1_lstm_tokens_grad(
-            tokens=tokens, table=table, initial_h=h0, initial_c=c0, recurrent_kernel=recurrent, u=u, v=v, member=1, h=out.h,
-            gates=out.gates, cells=out.cells, dh=draw(t, n, h), dfinal_h=draw(n, h), dfinal_c=draw(n, h),
+            tokens=tokens,
+            table=table,
+            initial_h=h0,
+            initial_c=c0,
+            recurrent_kernel=recurrent,
+            u=u,
+            v=v,
+            member=1,
+            h=out.h,
+            gates=out.gates,
+            cells=out.cells,
+            dh=draw(t, n, h),
+            dfinal_h=draw(n, h),
+            dfinal_c=draw(n, h),
         )  # fmt: skip
     )
 
@@ -79,11 +131,20 @@ def batch_norm(draw, is_training=True):
     scale, offset, mean = (draw(k, c, dtype=draw.wide) for _ in range(3))
     variance = draw(k, c, low=0.5, high=2, dtype=draw.wide)
     attrs = dict(is_training=is_training, activation="Relu")
-    out = ops.late_phase_batch_norm(x=x, scale=scale, offset=offset, mean=mean, variance=variance, member=1, **attrs)
+    out = ops.late_phase_batch_norm(
+        x=x, scale=scale, offset=offset, mean=mean, variance=variance, member=1, **attrs
+    )
     return [out.y, out.running_mean, out.running_variance, out.saved_inv_std] + list(
         ops.late_phase_batch_norm_grad(
-            x=x, scale=scale, offset=offset, member=1, saved_mean=out.saved_mean, saved_mean_rest=out.saved_mean_rest,
-            saved_inv_std=out.saved_inv_std, dy=dy, **attrs,
+            x=x,
+            scale=scale,
+            offset=offset,
+            member=1,
+            saved_mean=out.saved_mean,
+            saved_mean_rest=out.saved_mean_rest,
+            saved_inv_std=out.saved_inv_std,
+            dy=dy,
+            **attrs,
         )  # fmt: skip
     )
 
@@ -94,10 +155,19 @@ def batch_norm_inference(draw):
 
 def softmax_cross_entropy(draw):
     n, units, vocab = 65, 31, 205
-    features, kernel, bias, labels = draw(n, units), draw(units, vocab), draw(vocab), draw.integers(vocab, n)
-    out = ops.late_phase_softmax_cross_entropy(features=features, kernel=kernel, bias=bias, labels=labels)
+    features, kernel, bias, labels = (
+        draw(n, units),
+        draw(units, vocab),
+        draw(vocab),
+        draw.integers(vocab, n),
+    )
+    out = ops.late_phase_softmax_cross_entropy(
+        features=features, kernel=kernel, bias=bias, labels=labels
+    )
     return list(out) + list(
-        ops.late_phase_softmax_cross_entropy_grad(features=features, kernel=kernel, dlogits=out.dlogits, dloss=draw(n))
+        ops.late_phase_softmax_cross_entropy_grad(
+            features=features, kernel=kernel, dlogits=out.dlogits, dloss=draw(n)
+        )
     )
 
 
@@ -116,7 +186,9 @@ def updates(draw):
             hyper = dict(lr=draw.scalar(0.1), weight_decay=draw.scalar(0.01))
             hyper.update({"sgd": {}, "momentum": dict(momentum=draw.scalar(0.9))}.get(rule) or {})
             if rule == "adam":
-                hyper.update(beta1=draw.scalar(0.9), beta2=draw.scalar(0.99), epsilon=draw.scalar(1e-3))
+                hyper.update(
+                    beta1=draw.scalar(0.9), beta2=draw.scalar(0.99), epsilon=draw.scalar(1e-3)
+                )
             if target == "base":
                 state["sum"] = tf.Variable(tf.zeros(shape, draw.wide))
                 hyper.update(cycle=k, scale=draw.scalar(0.5))
@@ -126,16 +198,28 @@ def updates(draw):
                 apply(var=var.handle, member=step % k, grad=draw(d), **handles, **hyper)
             results += [var.read_value()] + [variable.read_value() for variable in state.values()]
     rows, average = tf.Variable(draw(k, d)), tf.Variable(tf.zeros((k, d), draw.wide))
-    ops.late_phase_spawn(var=rows.handle, sigma=draw.scalar(0.5), seed=tf.constant([1, 2], tf.int64))
+    ops.late_phase_spawn(
+        var=rows.handle, sigma=draw.scalar(0.5), seed=tf.constant([1, 2], tf.int64)
+    )
     for count in range(3):
-        ops.late_phase_swa_update(average=average.handle, source=rows.handle, count=tf.constant(count, tf.int64))
+        ops.late_phase_swa_update(
+            average=average.handle, source=rows.handle, count=tf.constant(count, tf.int64)
+        )
     results += [rows.read_value(), average.read_value()]
     results.append(ops.late_phase_read_member(var=rows.handle, member=1, dtype=draw.dtype))
     results.append(ops.late_phase_collapse(var=rows.handle, dtype=draw.dtype))
     return results
 
 
-CASES = [rank1_lstm, rank1_lstm_inference, rank1_lstm_tokens, batch_norm, batch_norm_inference, softmax_cross_entropy, updates]
+CASES = [
+    rank1_lstm,
+    rank1_lstm_inference,
+    rank1_lstm_tokens,
+    batch_norm,
+    batch_norm_inference,
+    softmax_cross_entropy,
+    updates,
+]
 
 
 def run(case, dtype, device):
@@ -163,10 +247,16 @@ def test_cases_are_well_posed(case, dtype):
 @pytest.mark.parametrize("case", CASES)
 def test_gpu_equals_cpu_and_itself(case, gpu):
     for dtype in TYPES:
-        expected, actual, again = run(case, dtype, "/CPU:0"), run(case, dtype, gpu), run(case, dtype, gpu)
+        expected, actual, again = (
+            run(case, dtype, "/CPU:0"),
+            run(case, dtype, gpu),
+            run(case, dtype, gpu),
+        )
         for i, (one, other, third) in enumerate(zip(actual, expected, again)):
             bound = tolerance(dtype) * np.abs(other).max()
-            np.testing.assert_allclose(one, other, rtol=0, atol=bound, err_msg=f"{dtype.name}, result {i}")
+            np.testing.assert_allclose(
+                one, other, rtol=0, atol=bound, err_msg=f"{dtype.name}, result {i}"
+            )
             np.testing.assert_array_equal(one, third)
 
 
@@ -175,10 +265,18 @@ def test_gpu_takes_channels_first(gpu):
     x, scale, offset, mean = draw(4, 9, 7, 33), draw(2, 33), draw(2, 33), draw(2, 33)
     variance = draw(2, 33, low=0.5, high=2)
     with tf.device("/CPU:0"):
-        last = ops.late_phase_batch_norm(x=x, scale=scale, offset=offset, mean=mean, variance=variance, member=1)
+        last = ops.late_phase_batch_norm(
+            x=x, scale=scale, offset=offset, mean=mean, variance=variance, member=1
+        )
     with tf.device(gpu):
         first = ops.late_phase_batch_norm(
-            x=tf.transpose(x, [0, 3, 1, 2]), scale=scale, offset=offset, mean=mean, variance=variance, member=1, data_format="NCHW"
+            x=tf.transpose(x, [0, 3, 1, 2]),
+            scale=scale,
+            offset=offset,
+            mean=mean,
+            variance=variance,
+            member=1,
+            data_format="NCHW",
         )
     np.testing.assert_allclose(tf.transpose(first.y, [0, 2, 3, 1]), last.y, rtol=0, atol=1e-5)
     np.testing.assert_allclose(first.running_variance, last.running_variance, rtol=1e-5)
@@ -188,5 +286,7 @@ def test_gpu_makes_nan_of_what_it_cannot_refuse(gpu):
     draw = Draw(tf.float32)
     labels = tf.constant([0, 7, 2], tf.int32)
     with tf.device(gpu):
-        out = ops.late_phase_softmax_cross_entropy(features=draw(3, 4), kernel=draw(4, 5), bias=draw(5), labels=labels)
+        out = ops.late_phase_softmax_cross_entropy(
+            features=draw(3, 4), kernel=draw(4, 5), bias=draw(5), labels=labels
+        )
     assert np.isnan(out.loss.numpy()).tolist() == [False, True, False]

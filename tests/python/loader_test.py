@@ -31,11 +31,16 @@ def test_library_of_another_tensorflow_names_the_fix(tmp_path):
     assert content.count(marker) == 1
     other.write_bytes(content.replace(marker, b"tensorflow=2.99.0"[: len(marker)]))
     run = subprocess.run(
-        [sys.executable, "-c", "import late_phase"], capture_output=True, text=True,
+        [sys.executable, "-c", "import late_phase"],
+        capture_output=True,
+        text=True,
         env={**os.environ, "LATE_PHASE_OPS": str(other), "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert run.returncode != 0
-    assert "was built for TensorFlow 2.99.0" in run.stderr and "pip install tensorflow==2.99.0" in run.stderr
+    assert (
+        "was built for TensorFlow 2.99.0" in run.stderr
+        and "pip install tensorflow==2.99.0" in run.stderr
+    )
     assert "undefined symbol" not in run.stderr
 
 
@@ -52,14 +57,25 @@ def test_library_of_another_patch_release_is_taken(monkeypatch):
 
 
 @pytest.mark.parametrize("same_release", [True, False])
-def test_a_symbol_that_tensorflow_lacks_is_blamed_on_the_release_if_that_differs(tmp_path, monkeypatch, same_release):
-    info = {"version": "0.1.0", "tensorflow": loader.build_info()["tensorflow"] if same_release else another_patch_release()}
+def test_a_symbol_that_tensorflow_lacks_is_blamed_on_the_release_if_that_differs(
+    tmp_path, monkeypatch, same_release
+):
+    info = {
+        "version": "0.1.0",
+        "tensorflow": loader.build_info()["tensorflow"]
+        if same_release
+        else another_patch_release(),
+    }
     source, library = tmp_path / "library.c", tmp_path / "_late_phase_ops.so"
     source.write_text("int lacking();\nint f() { return lacking(); }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
     monkeypatch.setenv("LATE_PHASE_OPS", str(library))
     monkeypatch.setattr(loader, "build_info", lambda: info)
-    error, message = (tf.errors.NotFoundError, "undefined symbol: lacking") if same_release else (ImportError, f"pip install tensorflow=={info['tensorflow']}")
+    error, message = (
+        (tf.errors.NotFoundError, "undefined symbol: lacking")
+        if same_release
+        else (ImportError, f"pip install tensorflow=={info['tensorflow']}")
+    )
     with pytest.raises(error, match=message):
         loader.load.__wrapped__()
 
@@ -81,7 +97,9 @@ def test_missing_library_says_how_to_get_it(tmp_path, monkeypatch):
 def test_damaged_library_is_named(tmp_path, content):
     damaged = tmp_path / "_late_phase_ops.so"
     damaged.write_bytes(content)
-    with pytest.raises(ImportError, match=f"not a late_phase op library, or a damaged one: {damaged}"):
+    with pytest.raises(
+        ImportError, match=f"not a late_phase op library, or a damaged one: {damaged}"
+    ):
         loader.build_info(str(damaged))
 
 
@@ -92,8 +110,14 @@ def test_a_driver_that_is_too_old_is_named_once_and_the_cpu_works(tmp_path):
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source], check=True)
     program = "import late_phase, tensorflow as tf; v = tf.Variable([[1.0], [3.0]]); print(late_phase.raw_ops.late_phase_collapse(var=v.handle, dtype=tf.float32).numpy())"
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True,
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(tmp_path),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "[2.]"
@@ -113,7 +137,10 @@ def test_a_limit_of_onednn_is_passed_on_and_said_if_it_may_be_late(tmp_path, mon
     library = library_with_limit(tmp_path, '"AVX512_CORE_FP16"')
     loader._follow_onednn_limit(library, tensorflow_came_first=False)
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16" and not recwarn.list
-    with pytest.warns(RuntimeWarning, match="does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.*set the variable before Python starts"):
+    with pytest.warns(
+        RuntimeWarning,
+        match="does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.*set the variable before Python starts",
+    ):
         loader._follow_onednn_limit(library, tensorflow_came_first=True)
 
 
@@ -133,9 +160,16 @@ x = tf.ones([64, 64])
 tf.matmul(x, x)
 print("TensorFlow came first:", loader._TENSORFLOW_CAME_FIRST)
 """
-    environment = {**os.environ, "ONEDNN_VERBOSE": "1", "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "ONEDNN_VERBOSE": "1",
+        "TF_ENABLE_ONEDNN_OPTS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     environment.pop("ONEDNN_MAX_CPU_ISA", None)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
     assert "info,cpu,isa:Intel SSE4.1" in run.stdout, run.stdout + run.stderr
     assert "TensorFlow came first: False" in run.stdout
     assert loader._TENSORFLOW_CAME_FIRST  # here, where it is imported above late_phase

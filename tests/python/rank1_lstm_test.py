@@ -74,11 +74,17 @@ def stock_ops(x, kernel, recurrent_kernel, bias, u, v, initial_h, initial_c, mem
 
 
 def gradients(layer, inputs, member):
-    weights = np.random.default_rng(1).uniform(-1, 1, inputs["x"].shape[:2] + (inputs["u"].shape[1],))
+    weights = np.random.default_rng(1).uniform(
+        -1, 1, inputs["x"].shape[:2] + (inputs["u"].shape[1],)
+    )
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         result = layer(**inputs, member=member)
-        loss = tf.reduce_sum(result.h * weights) + tf.reduce_sum(result.final_h * 0.3) + tf.reduce_sum(result.final_c * 0.7)
+        loss = (
+            tf.reduce_sum(result.h * weights)
+            + tf.reduce_sum(result.final_h * 0.3)
+            + tf.reduce_sum(result.final_c * 0.7)
+        )
     return tape.gradient(loss, inputs)
 
 
@@ -106,14 +112,21 @@ def test_tokens_equal_one_hot_inputs():
     arrays["x"], table = np.eye(11)[tokens], arrays["kernel"] + arrays["bias"]
     dense = tensors(arrays, tf.float64)
     table = tf.constant(table)
-    shared = {name: dense[name] for name in ("recurrent_kernel", "u", "v", "initial_h", "initial_c")}
+    shared = {
+        name: dense[name] for name in ("recurrent_kernel", "u", "v", "initial_h", "initial_c")
+    }
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([table, dense])
         by_token = late_phase.ops.rank1_lstm_tokens(tokens, table, member=1, **shared)
         by_input = late_phase.ops.rank1_lstm(**dense, member=1)
         losses = [tf.reduce_sum(r.h**2) + tf.reduce_sum(r.final_c) for r in (by_token, by_input)]
     np.testing.assert_allclose(by_token.h, by_input.h, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(tape.gradient(losses[0], table), tape.gradient(losses[1], dense["kernel"]), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        tape.gradient(losses[0], table),
+        tape.gradient(losses[1], dense["kernel"]),
+        rtol=1e-10,
+        atol=1e-12,
+    )
 
 
 def test_unknown_shapes_and_member_variable_in_one_trace():
@@ -146,18 +159,28 @@ def test_unused_initial_states_default_to_zero():
     del arrays["initial_h"], arrays["initial_c"]
     result = late_phase.ops.rank1_lstm(**tensors(arrays, tf.float64), member=1)
     zero = np.zeros((7, 9))
-    expected = reference(**{**arrays, "u": arrays["u"][1], "v": arrays["v"][1], "initial_h": zero, "initial_c": zero})
+    expected = reference(
+        **{**arrays, "u": arrays["u"][1], "v": arrays["v"][1], "initial_h": zero, "initial_c": zero}
+    )
     assert relative_error(result.h, expected[0]) <= 1e-9
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
 def test_half_types_train(dtype):
     inputs = tensors(problem(), dtype)
-    grads = gradients(lambda **kw: late_phase.ops.LstmResult(*(tf.cast(t, tf.float64) for t in late_phase.ops.rank1_lstm(**kw))), inputs, 2)
+    grads = gradients(
+        lambda **kw: late_phase.ops.LstmResult(
+            *(tf.cast(t, tf.float64) for t in late_phase.ops.rank1_lstm(**kw))
+        ),
+        inputs,
+        2,
+    )
     expected = gradients(stock_ops, tensors(problem(), tf.float64), 2)
     for name, wanted in expected.items():
         assert grads[name].dtype == dtype
-        assert relative_error(tf.cast(grads[name], tf.float64), tf.convert_to_tensor(wanted)) <= 0.05, name
+        assert (
+            relative_error(tf.cast(grads[name], tf.float64), tf.convert_to_tensor(wanted)) <= 0.05
+        ), name
 
 
 def test_keras_lstm_weights_pass_unchanged():
@@ -174,7 +197,13 @@ def test_keras_lstm_weights_pass_unchanged():
     with tf.GradientTape() as tape:
         tape.watch([kernel, recurrent_kernel, bias])
         ours = late_phase.ops.rank1_lstm(
-            tf.transpose(x, [1, 0, 2]), kernel, recurrent_kernel, bias, tf.ones([1, 9], tf.float64), tf.ones([1, 36], tf.float64))
+            tf.transpose(x, [1, 0, 2]),
+            kernel,
+            recurrent_kernel,
+            bias,
+            tf.ones([1, 9], tf.float64),
+            tf.ones([1, 36], tf.float64),
+        )
         loss = tf.reduce_sum(ours.h**2)
     our_grads = tape.gradient(loss, [kernel, recurrent_kernel, bias])
     assert relative_error(tf.transpose(ours.h, [1, 0, 2]), keras_h) <= 1e-12
@@ -188,14 +217,23 @@ def test_keras_lstm_weights_pass_unchanged():
 @pytest.mark.parametrize(
     "change, complaint",
     [
-        ({"member": -1}, r"LatePhase>Rank1Lstm: `member` must be in \[0, 4\), the rows of `u`. Received: member=-1"),
+        (
+            {"member": -1},
+            r"LatePhase>Rank1Lstm: `member` must be in \[0, 4\), the rows of `u`. Received: member=-1",
+        ),
         ({"member": 4}, r"`member` must be in \[0, 4\), the rows of `u`. Received: member=4"),
         ({"member": [1]}, r"`member` must be a scalar. Received: shape=\[1\]"),
         ({"x": np.zeros((5, 7))}, r"`x` must be \[time, batch, input\]. Received: shape=\[5,7\]"),
         ({"x": np.zeros(5)}, r"`x` must be \[time, batch, input\]. Received: shape=\[5\]"),
-        ({"kernel": np.zeros((6, 37))}, r"`kernel` must be \[input, 4\*units\] with input=6, units=9. Received: shape=\[6,37\]"),
+        (
+            {"kernel": np.zeros((6, 37))},
+            r"`kernel` must be \[input, 4\*units\] with input=6, units=9. Received: shape=\[6,37\]",
+        ),
         ({"u": np.zeros((0, 9))}, r"`u` must be \[K>=1, units\]"),
-        ({"v": np.zeros((3, 36))}, r"`v` must be \[K, 4\*units\] with K=4, units=9. Received: shape=\[3,36\]"),
+        (
+            {"v": np.zeros((3, 36))},
+            r"`v` must be \[K, 4\*units\] with K=4, units=9. Received: shape=\[3,36\]",
+        ),
     ],
 )
 def test_bad_input_says_what_is_wrong(mode, change, complaint):
@@ -208,8 +246,13 @@ def test_bad_input_says_what_is_wrong(mode, change, complaint):
 
 def test_tokens_outside_the_table_say_where():
     arrays = problem()
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`tokens` must be in \[0, 6\), the rows of `table`. Received: tokens\[0,1\]=6"):
-        late_phase.ops.rank1_lstm_tokens([[0, 6]], arrays["kernel"], arrays["recurrent_kernel"], arrays["u"], arrays["v"])
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=r"`tokens` must be in \[0, 6\), the rows of `table`. Received: tokens\[0,1\]=6",
+    ):
+        late_phase.ops.rank1_lstm_tokens(
+            [[0, 6]], arrays["kernel"], arrays["recurrent_kernel"], arrays["u"], arrays["v"]
+        )
 
 
 def test_wrong_types_are_refused():
@@ -263,5 +306,7 @@ def test_empty_time_or_batch(time, batch):
 def test_xla_is_refused_by_tensorflow():
     """Custom ops do not compile under XLA: an error at the call, not a wrong result."""
     compiled = tf.function(lambda inputs: late_phase.ops.rank1_lstm(**inputs).h, jit_compile=True)
-    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.UnimplementedError), match="Rank1Lstm"):
+    with pytest.raises(
+        (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError), match="Rank1Lstm"
+    ):
         compiled(tensors(problem(), tf.float32))

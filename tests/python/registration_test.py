@@ -14,7 +14,10 @@ def registered(device):
     for kernel in kernels.get_all_registered_kernels().kernel:
         if kernel.op.startswith("LatePhase>") and kernel.device_type == device:
             types = tuple(
-                (constraint.name, tuple(tf.as_dtype(t).name for t in constraint.allowed_values.list.type))
+                (
+                    constraint.name,
+                    tuple(tf.as_dtype(t).name for t in constraint.allowed_values.list.type),
+                )
                 for constraint in kernel.constraint
             )
             found[kernel.op, types] = kernel
@@ -25,9 +28,34 @@ OPS = sorted({op for op, _ in registered("CPU")})
 # The inputs that are arrays in the device's memory; all others are handles and scalars.
 ARRAYS = {
     "LatePhase>BatchNorm": {"x", "scale", "offset", "mean", "variance"},
-    "LatePhase>BatchNormGrad": {"x", "scale", "offset", "saved_mean", "saved_mean_rest", "saved_inv_std", "dy"},
-    "LatePhase>Rank1Lstm": {"x", "initial_h", "initial_c", "kernel", "recurrent_kernel", "bias", "u", "v"},
-    "LatePhase>Rank1LstmTokens": {"tokens", "table", "initial_h", "initial_c", "recurrent_kernel", "u", "v"},
+    "LatePhase>BatchNormGrad": {
+        "x",
+        "scale",
+        "offset",
+        "saved_mean",
+        "saved_mean_rest",
+        "saved_inv_std",
+        "dy",
+    },
+    "LatePhase>Rank1Lstm": {
+        "x",
+        "initial_h",
+        "initial_c",
+        "kernel",
+        "recurrent_kernel",
+        "bias",
+        "u",
+        "v",
+    },
+    "LatePhase>Rank1LstmTokens": {
+        "tokens",
+        "table",
+        "initial_h",
+        "initial_c",
+        "recurrent_kernel",
+        "u",
+        "v",
+    },
     "LatePhase>SoftmaxCrossEntropy": {"features", "kernel", "bias", "labels"},
     "LatePhase>SoftmaxCrossEntropyGrad": {"features", "kernel", "dlogits", "dloss"},
 }
@@ -39,7 +67,11 @@ ARRAYS["LatePhase>Rank1LstmTokensGrad"] = ARRAYS["LatePhase>Rank1LstmTokens"] | 
 def test_the_library_has_all_its_ops():
     families = ["BatchNorm", "Rank1Lstm", "Rank1LstmTokens", "SoftmaxCrossEntropy"]
     expected = [name + grad for name in families for grad in ("", "Grad")]
-    expected += [target + "Apply" + rule for target in ("Member", "Base") for rule in ("Sgd", "Momentum", "Adam")]
+    expected += [
+        target + "Apply" + rule
+        for target in ("Member", "Base")
+        for rule in ("Sgd", "Momentum", "Adam")
+    ]
     expected += ["ReadMember", "Spawn", "SwaUpdate", "Collapse"]
     assert OPS == sorted("LatePhase>" + name for name in expected)
 

@@ -7,7 +7,12 @@ import tensorflow as tf
 import late_phase
 
 # Half types are computed in float and rounded at the end: a few units of 2^-11 and 2^-8.
-TOLERANCE = {tf.float64: 1e-12, tf.float32: 3e-5, tf.float16: 8 * 2.0**-11, tf.bfloat16: 8 * 2.0**-8}
+TOLERANCE = {
+    tf.float64: 1e-12,
+    tf.float32: 3e-5,
+    tf.float16: 8 * 2.0**-11,
+    tf.bfloat16: 8 * 2.0**-8,
+}
 
 
 def problem(n=70, units=9, vocab=37, seed=0):
@@ -23,7 +28,10 @@ def problem(n=70, units=9, vocab=37, seed=0):
 
 
 def tensors(arrays, dtype):
-    return {name: tf.constant(array, tf.int32 if name == "labels" else dtype) for name, array in arrays.items()}
+    return {
+        name: tf.constant(array, tf.int32 if name == "labels" else dtype)
+        for name, array in arrays.items()
+    }
 
 
 def stock(features, kernel, bias, labels):
@@ -44,7 +52,9 @@ def loss_and_gradients(layer, inputs):
 
 def relative_error(actual, expected):
     expected = np.asarray(expected, np.float64)
-    return np.max(np.abs(np.asarray(tf.cast(actual, tf.float64)) - expected)) / np.max(np.abs(expected))
+    return np.max(np.abs(np.asarray(tf.cast(actual, tf.float64)) - expected)) / np.max(
+        np.abs(expected)
+    )
 
 
 @pytest.mark.parametrize("dtype", [tf.float64, tf.float32, tf.float16, tf.bfloat16])
@@ -60,7 +70,9 @@ def test_equals_stock_ops(dtype, mode):
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 205])
 def test_vocabularies(vocab):
-    actual = loss_and_gradients(late_phase.ops.softmax_cross_entropy, tensors(problem(vocab=vocab), tf.float64))
+    actual = loss_and_gradients(
+        late_phase.ops.softmax_cross_entropy, tensors(problem(vocab=vocab), tf.float64)
+    )
     expected = loss_and_gradients(stock, tensors(problem(vocab=vocab), tf.float64))
     for name, wanted in expected.items():
         np.testing.assert_allclose(actual[name], wanted, rtol=1e-11, atol=1e-13, err_msg=name)
@@ -70,7 +82,8 @@ def test_numerical_gradient():
     inputs = tensors(problem(n=6, units=3, vocab=5), tf.float64)
     labels = inputs.pop("labels")
     theoretical, numerical = tf.test.compute_gradient(
-        lambda *args: late_phase.ops.softmax_cross_entropy(*args, labels), list(inputs.values()))
+        lambda *args: late_phase.ops.softmax_cross_entropy(*args, labels), list(inputs.values())
+    )
     for name, exact, measured in zip(inputs, theoretical, numerical):
         np.testing.assert_allclose(exact, measured, atol=1e-7, err_msg=name)
 
@@ -78,9 +91,14 @@ def test_numerical_gradient():
 def test_unknown_shapes_in_one_trace():
     traces = []
 
-    @tf.function(input_signature=[
-        {
-name: tf.TensorSpec(None, tf.int32 if name == "labels" else tf.float64) for name in problem()}])
+    @tf.function(
+        input_signature=[
+            {
+                name: tf.TensorSpec(None, tf.int32 if name == "labels" else tf.float64)
+                for name in problem()
+            }
+        ]
+    )
     def step(inputs):
         traces.append(1)
         return loss_and_gradients(late_phase.ops.softmax_cross_entropy, inputs)
@@ -94,12 +112,21 @@ name: tf.TensorSpec(None, tf.int32 if name == "labels" else tf.float64) for name
 
 
 def test_shapes_are_known_while_tracing():
-    @tf.function(input_signature=[
-        tf.TensorSpec([None, 9]), tf.TensorSpec([None, 37]), tf.TensorSpec(None), tf.TensorSpec([70], tf.int32)])
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 9]),
+            tf.TensorSpec([None, 37]),
+            tf.TensorSpec(None),
+            tf.TensorSpec([70], tf.int32),
+        ]
+    )
     def trace(features, kernel, bias, labels):
-        out = late_phase.raw_ops.late_phase_softmax_cross_entropy(features=features, kernel=kernel, bias=bias, labels=labels)
+        out = late_phase.raw_ops.late_phase_softmax_cross_entropy(
+            features=features, kernel=kernel, bias=bias, labels=labels
+        )
         grad = late_phase.raw_ops.late_phase_softmax_cross_entropy_grad(
-            features=features, kernel=kernel, dlogits=out.dlogits, dloss=out.loss)
+            features=features, kernel=kernel, dlogits=out.dlogits, dloss=out.loss
+        )
         return [*out, *grad]
 
     outputs = trace.get_concrete_function().structured_outputs
@@ -124,7 +151,9 @@ def test_one_forward_pass_serves_two_gradients():
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(inputs["kernel"])
         loss = late_phase.ops.softmax_cross_entropy(**inputs)
-    np.testing.assert_array_equal(tape.gradient(loss, inputs["kernel"]), tape.gradient(loss, inputs["kernel"]))
+    np.testing.assert_array_equal(
+        tape.gradient(loss, inputs["kernel"]), tape.gradient(loss, inputs["kernel"])
+    )
 
 
 @pytest.mark.parametrize("n, units", [(0, 9), (7, 0)])
@@ -140,13 +169,31 @@ def test_empty_sizes(n, units):
 @pytest.mark.parametrize(
     "change, complaint",
     [
-        ({"labels": np.full(70, 37)}, r"LatePhase>SoftmaxCrossEntropy: `labels` must be in \[0, 37\), the columns of `kernel`. Received: labels\[0\]=37"),
-        ({"labels": np.arange(70) - 69}, r"`labels` must be in \[0, 37\), the columns of `kernel`. Received: labels\[0\]=-69"),
+        (
+            {"labels": np.full(70, 37)},
+            r"LatePhase>SoftmaxCrossEntropy: `labels` must be in \[0, 37\), the columns of `kernel`. Received: labels\[0\]=37",
+        ),
+        (
+            {"labels": np.arange(70) - 69},
+            r"`labels` must be in \[0, 37\), the columns of `kernel`. Received: labels\[0\]=-69",
+        ),
         ({"labels": np.zeros(69)}, r"`labels` must be \[n\] with n=70. Received: shape=\[69\]"),
-        ({"features": np.zeros((7, 10, 9))}, r"`features` must be \[n, units\]. Received: shape=\[7,10,9\]"),
-        ({"kernel": np.zeros((8, 37))}, r"`kernel` must be \[units, vocab>=1\] with units=9. Received: shape=\[8,37\]"),
-        ({"kernel": np.zeros((9, 0)), "bias": np.zeros(0)}, r"`kernel` must be \[units, vocab>=1\] with units=9. Received: shape=\[9,0\]"),
-        ({"bias": np.zeros((1, 37))}, r"`bias` must be \[vocab\] with vocab=37. Received: shape=\[1,37\]"),
+        (
+            {"features": np.zeros((7, 10, 9))},
+            r"`features` must be \[n, units\]. Received: shape=\[7,10,9\]",
+        ),
+        (
+            {"kernel": np.zeros((8, 37))},
+            r"`kernel` must be \[units, vocab>=1\] with units=9. Received: shape=\[8,37\]",
+        ),
+        (
+            {"kernel": np.zeros((9, 0)), "bias": np.zeros(0)},
+            r"`kernel` must be \[units, vocab>=1\] with units=9. Received: shape=\[9,0\]",
+        ),
+        (
+            {"bias": np.zeros((1, 37))},
+            r"`bias` must be \[vocab\] with vocab=37. Received: shape=\[1,37\]",
+        ),
     ],
 )
 def test_bad_input_says_what_is_wrong(mode, change, complaint):
@@ -160,9 +207,13 @@ def test_bad_input_says_what_is_wrong(mode, change, complaint):
 def test_wrong_types_are_refused():
     inputs = tensors(problem(), tf.float64)
     with pytest.raises((TypeError, ValueError, tf.errors.InvalidArgumentError)):
-        late_phase.ops.softmax_cross_entropy(**{**inputs, "kernel": tf.cast(inputs["kernel"], tf.float32)})
+        late_phase.ops.softmax_cross_entropy(
+            **{**inputs, "kernel": tf.cast(inputs["kernel"], tf.float32)}
+        )
     with pytest.raises((TypeError, ValueError, tf.errors.InvalidArgumentError)):
-        late_phase.ops.softmax_cross_entropy(**{**inputs, "labels": tf.cast(inputs["labels"], tf.float64)})
+        late_phase.ops.softmax_cross_entropy(
+            **{**inputs, "labels": tf.cast(inputs["labels"], tf.float64)}
+        )
 
 
 def test_second_order_is_refused():

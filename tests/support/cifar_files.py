@@ -15,7 +15,9 @@ def _records(set, count, classes, random):
     noise = random.randint(-32, 33, size=(count, 3, 32, 32))
     images = 56 + 36 * levels[:, :, None, None] + stripes[:, None, :, None] + noise
     columns = [labels // 5, labels] if set == "cifar100" else [labels]
-    return numpy.concatenate([numpy.stack(columns, axis=1), images.reshape(count, -1)], axis=1).astype(numpy.uint8)
+    return numpy.concatenate(
+        [numpy.stack(columns, axis=1), images.reshape(count, -1)], axis=1
+    ).astype(numpy.uint8)
 
 
 def write_cifar(folder, set="cifar10", train_per_file=20, test=40, classes=10, seed=0):
@@ -23,8 +25,10 @@ def write_cifar(folder, set="cifar10", train_per_file=20, test=40, classes=10, s
 
     The first `classes` classes occur, about equally often. Returns the folder.
     """
-    names = {"cifar10": [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"],
-             "cifar100": ["train.bin", "test.bin"]}[set]
+    names = {
+        "cifar10": [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"],
+        "cifar100": ["train.bin", "test.bin"],
+    }[set]
     random = numpy.random.RandomState(seed)
     os.makedirs(folder, exist_ok=True)
     for name in names:

@@ -14,8 +14,13 @@ import tensorflow as tf
 PROGRAM = os.path.abspath(os.environ["LATE_PHASE_PROGRAM"])
 PRESETS = os.path.abspath(os.environ["LATE_PHASE_PRESETS"])
 # As tools/latephase and the driver set it, but without a driver.
-ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "LATE_PHASE_PRESETS": PRESETS, "TF_ENABLE_ONEDNN_OPTS": "1",
-               "LATE_PHASE_COMMAND": "tools/latephase"}
+ENVIRONMENT = {
+    **os.environ,
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "LATE_PHASE_PRESETS": PRESETS,
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+    "LATE_PHASE_COMMAND": "tools/latephase",
+}
 
 
 def command(*arguments):
@@ -24,14 +29,26 @@ def command(*arguments):
 
 def run(*arguments):
     """The program to its end: its status, stdout, stderr."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, errors="replace", env=ENVIRONMENT)
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, errors="replace", env=ENVIRONMENT
+    )
 
 
 def driver(*arguments, **options):
     """A process of the driver, tools/latephase without what it prepares."""
-    environment = {**ENVIRONMENT, "LATE_PHASE_PROGRAM": PROGRAM, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **options.pop("env", {})}
-    return subprocess.Popen([sys.executable, "-P", "-m", "late_phase_cli", *map(str, arguments)], text=True, errors="replace",
-                            env=environment, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+    environment = {
+        **ENVIRONMENT,
+        "LATE_PHASE_PROGRAM": PROGRAM,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        **options.pop("env", {}),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "late_phase_cli", *map(str, arguments)],
+        text=True,
+        errors="replace",
+        env=environment,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+    )
 
 
 def drive(*arguments, **options):
@@ -57,7 +74,11 @@ def read_checkpoint(run_folder, kind="checkpoint"):
     folder = sorted(glob.glob(os.path.join(run_folder, kind, "step-*")))[-1]
     reader = tf.train.load_checkpoint(os.path.join(folder, "state"))
     values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    return {name: value for name, value in values.items() if getattr(value, "dtype", None) != numpy.dtype(object)}
+    return {
+        name: value
+        for name, value in values.items()
+        if getattr(value, "dtype", None) != numpy.dtype(object)
+    }
 
 
 def assert_same_bits(one, other):
@@ -82,8 +103,23 @@ def kill_after_checkpoint(step, program, data, out, *arguments, signal_number=si
     Returns status and stderr.
     """
     process = subprocess.Popen(
-        command("train", program, "--data", data, "--out", out, "--threads", 2, "--steps", 10**9, *arguments),
-        stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        command(
+            "train",
+            program,
+            "--data",
+            data,
+            "--out",
+            out,
+            "--threads",
+            2,
+            "--steps",
+            10**9,
+            *arguments,
+        ),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
     begin = time.monotonic()
     while not any(int(folder[-12:]) >= step for folder in checkpoint_folders(out)):
         assert process.poll() is None and time.monotonic() - begin < 100, process.communicate()

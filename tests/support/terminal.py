@@ -26,7 +26,11 @@ class Terminal:
             for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(folder or ".")
-            os.execvpe(command[0], [str(part) for part in command], {**environment, "TERMINAL_MARK": self.mark})
+            os.execvpe(
+                command[0],
+                [str(part) for part in command],
+                {**environment, "TERMINAL_MARK": self.mark},
+            )
 
     def __enter__(self):
         return self
@@ -91,7 +95,9 @@ class Terminal:
         """Nothing that was started is left. The last ones may still be dying."""
         begin = time.monotonic()
         while left := self.processes():
-            assert time.monotonic() - begin < PATIENCE, [open(f"/proc/{pid}/cmdline").read() for pid in left]
+            assert time.monotonic() - begin < PATIENCE, [
+                open(f"/proc/{pid}/cmdline").read() for pid in left
+            ]
             time.sleep(0.01)
 
 
@@ -119,9 +125,12 @@ class Project:
         path.chmod(0o755)
 
     def terminal(self, *arguments):
-        environment = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "HOME": str(self.folder), "TMPDIR": f"{self.folder}/tmp"}
+        environment = {
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "TMPDIR": f"{self.folder}/tmp",
+        }
         return Terminal([f"{self.folder}/tools/latephase", *arguments], environment, self.folder)
-
 
     def logs(self):
         """Whether a stand-in runs whose output goes to a file."""

@@ -47,21 +47,36 @@ class Fakes:
         self.programs = {name: self.program(name, LOSSES, 0.4) for name in bench_report.PEERS}
         self.started = []
         monkeypatch.setenv("LATE_PHASE_BENCH", self.program("ours", LOSSES, 0.2))
-        monkeypatch.setattr(bench_report, "machine", lambda: {
-            "cpu": "a CPU", "threads": 2, "library": {"CPU kernels": "avx2", "late_phase": "0"}})
+        monkeypatch.setattr(
+            bench_report,
+            "machine",
+            lambda: {
+                "cpu": "a CPU",
+                "threads": 2,
+                "library": {"CPU kernels": "avx2", "late_phase": "0"},
+            },
+        )
         monkeypatch.setattr(bench_report, "start_peer", self.start_peer)
 
     def program(self, name, losses, seconds):
         path = os.path.join(self.folder, name)
         with open(path, "w") as file:
-            file.write(f"#!{sys.executable}\nLOSSES, SECONDS = {losses}, {seconds}\n" + textwrap.dedent(FAKE))
+            file.write(
+                f"#!{sys.executable}\nLOSSES, SECONDS = {losses}, {seconds}\n"
+                + textwrap.dedent(FAKE)
+            )
         os.chmod(path, 0o755)
         return path
 
     def start_peer(self, workload, name, options, folder, threads):
         assert workload == "enwik8" and options is self.options
         self.started.append(
-            bench_report.Process(workload, f"the peer {name}", [self.programs[name], f"--arrays={folder}", f"--threads={threads}"]))
+            bench_report.Process(
+                workload,
+                f"the peer {name}",
+                [self.programs[name], f"--arrays={folder}", f"--threads={threads}"],
+            )
+        )
         return self.started[-1]
 
 
@@ -72,7 +87,10 @@ def fakes(tmp_path, monkeypatch):
 
 def test_enwik8_times_everybody_and_reports(fakes):
     results = bench_enwik8.measure(fakes.options)
-    assert {name: len(seconds) for name, seconds in results["seconds"].items()} == {**dict.fromkeys(bench_report.PEERS, 8), "ours": 8}
+    assert {name: len(seconds) for name, seconds in results["seconds"].items()} == {
+        **dict.fromkeys(bench_report.PEERS, 8),
+        "ours": 8,
+    }
     assert all(peer.process.poll() == 0 for peer in fakes.started)
     report = "\n".join(bench_enwik8.render(results))
     assert "difference of the first 8 losses 0.0e+00" in report
@@ -80,7 +98,10 @@ def test_enwik8_times_everybody_and_reports(fakes):
     assert "late_phase, rank-1                         200        64,000" in report
     for text in bench_report.PEERS.values():
         assert f"{'speed against ' + text:60}  2.000" in report
-    assert "30 rounds of K = 1" in report and "K = 1 over K = 1 (control)              1.0000   1.0000 to 1.0000" in report
+    assert (
+        "30 rounds of K = 1" in report
+        and "K = 1 over K = 1 (control)              1.0000   1.0000 to 1.0000" in report
+    )
     assert "K = 10 over K = 1                       1.0500   1.0500 to 1.0500" in report
     assert "K = 1: 301 MB, 201 MB more" in report and "K = 10: 310 MB, 210 MB more" in report
 
@@ -94,10 +115,22 @@ def test_enwik8_does_without_pairs_and_torch(fakes):
 @pytest.mark.parametrize(
     "name, losses, message",
     [
-        ("ours", LOSSES[:7] + [5.251], "the losses of late_phase and the Keras model differ by 1.9e-04; nothing was timed"),
+        (
+            "ours",
+            LOSSES[:7] + [5.251],
+            "the losses of late_phase and the Keras model differ by 1.9e-04; nothing was timed",
+        ),
         ("ours", [float("nan")] * 8, "late_phase starts at the loss nan"),
-        ("keras-rank1", [5.2] + LOSSES[1:], "the peer keras-rank1 starts at the loss 5.2000, not at ln 205; nothing was timed"),
-        ("torch", [5.33] + LOSSES[1:], "the losses of the peer torch and the Keras model differ by"),
+        (
+            "keras-rank1",
+            [5.2] + LOSSES[1:],
+            "the peer keras-rank1 starts at the loss 5.2000, not at ln 205; nothing was timed",
+        ),
+        (
+            "torch",
+            [5.33] + LOSSES[1:],
+            "the losses of the peer torch and the Keras model differ by",
+        ),
         ("torch", [], "the peer torch failed:\nTraceback"),
         ("ours", [], "no losses today"),
     ],
@@ -118,7 +151,12 @@ def test_enwik8_compares_other_models_by_their_first_loss_only(fakes):
 def test_enwik8_arrays_are_one_text():
     arrays = bench_enwik8.make_arrays()
     tokens = arrays["tokens"]
-    assert tokens.shape == (20, 101, 128) and tokens.dtype == np.int32 and tokens.min() >= 0 and tokens.max() < 205
+    assert (
+        tokens.shape == (20, 101, 128)
+        and tokens.dtype == np.int32
+        and tokens.min() >= 0
+        and tokens.max() < 205
+    )
     assert (tokens[1:, 0] == tokens[:-1, -1]).all()
     assert all(array.dtype == np.float32 for name, array in arrays.items() if name != "tokens")
 
@@ -144,22 +182,43 @@ FAKE_BATCHNORM = """
 def test_batchnorm_is_compared_with_both_of_tensorflow(fakes):
     path = os.path.join(fakes.folder, "ours")
     with open(path, "w") as file:
-        file.write(f"#!{sys.executable}\nGROUPS = {list(bench_batchnorm.LAYERS)}\n" + textwrap.dedent(FAKE_BATCHNORM))
+        file.write(
+            f"#!{sys.executable}\nGROUPS = {list(bench_batchnorm.LAYERS)}\n"
+            + textwrap.dedent(FAKE_BATCHNORM)
+        )
     results = bench_batchnorm.measure(argparse.Namespace(turns=2, rounds=3, pairs=4))
-    assert {who: len(results["seconds"][f"128x84 Identity/{who}"]) for who in ("ours", "stock", "oneDNN")} == {"ours": 12, "stock": 6, "oneDNN": 6}
+    assert {
+        who: len(results["seconds"][f"128x84 Identity/{who}"])
+        for who in ("ours", "stock", "oneDNN")
+    } == {"ours": 12, "stock": 6, "oneDNN": 6}
     report = "\n".join(bench_batchnorm.render(results))
-    assert "largest relative difference 2.0e-06" in report and "minimum of 2 x 3 alternating rounds" in report
-    assert f"{'[128,32,32,160], ReLU (WRN 28-10)':40}     2.000       9.000        8.000    1.500\n" in report
+    assert (
+        "largest relative difference 2.0e-06" in report
+        and "minimum of 2 x 3 alternating rounds" in report
+    )
+    assert (
+        f"{'[128,32,32,160], ReLU (WRN 28-10)':40}     2.000       9.000        8.000    1.500\n"
+        in report
+    )
     assert f"{'[128,84] (ConvNet)':40}     2.000       9.000        8.000\n" in report
     assert f"{'[128,32,32,160], ReLU (WRN 28-10): speed':60}  4.500   target >= 3.0: met" in report
-    assert f"{'[128,32,32,160], ReLU (WRN 28-10): with oneDNN':60}  4.000   target >= 3.0: met" in report
+    assert (
+        f"{'[128,32,32,160], ReLU (WRN 28-10): with oneDNN':60}  4.000   target >= 3.0: met"
+        in report
+    )
     assert f"{'[128,84] (ConvNet): with oneDNN':60}  4.000\n" in report
     floor_ratio = "[128,32,32,160], ReLU (WRN 28-10): time over floor's"
     assert f"{floor_ratio:60}  1.333   target <= 2.0: met" in report
-    assert "losses agree to 3.0e-06" in report and "500 ms with our BatchNorm, 600 ms with TensorFlow's" in report
+    assert (
+        "losses agree to 3.0e-06" in report
+        and "500 ms with our BatchNorm, 600 ms with TensorFlow's" in report
+    )
     slower = "with TensorFlow's BatchNorm over ours"
     assert f"{slower:38}  1.2000   1.2000 to 1.2000   target lower end > 1: met" in report
-    assert f"{'K = 10 over K = 1':38}  1.0100   1.0100 to 1.0100   target upper end <= 1.03: met" in report
+    assert (
+        f"{'K = 10 over K = 1':38}  1.0100   1.0100 to 1.0100   target upper end <= 1.03: met"
+        in report
+    )
 
 
 SMALL = {"TIME": 5, "BATCH": 3, "VOCAB": 11, "UNITS": 6}
@@ -191,18 +250,24 @@ def train(arrays, steps):
         tokens = arrays["tokens"][(n - 1) % len(arrays["tokens"])]
         with tf.GradientTape() as tape:
             table = weights["E"] @ weights["W"] + weights["b"]
-            lstm = late_phase.ops.rank1_lstm_tokens(tokens[:-1], table, weights["R"], weights["u"], weights["v"], 0, h, c)
+            lstm = late_phase.ops.rank1_lstm_tokens(
+                tokens[:-1], table, weights["R"], weights["u"], weights["v"], 0, h, c
+            )
             logits = lstm.h @ weights["softmax_W"] + weights["softmax_b"]
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tokens[1:], logits))
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(tokens[1:], logits)
+            )
         h, c = lstm.final_h, lstm.final_c
         losses.append(float(loss))
-        grads = {name: tf.convert_to_tensor(grad) for name, grad in tape.gradient(loss, weights).items()}
+        grads = {
+            name: tf.convert_to_tensor(grad) for name, grad in tape.gradient(loss, weights).items()
+        }
         norms.append(float(tf.sqrt(sum(tf.reduce_sum(grad**2) for grad in grads.values()))))
         for name, grad in grads.items():
             grad = grad * min(1.0, 1.0 / norms[-1])
             m[name] = 0.9 * m[name] + 0.1 * grad
             v[name] = 0.999 * v[name] + 0.001 * grad**2
-            rate = 1e-3 * (1 - 0.999**n)**0.5 / (1 - 0.9**n)
+            rate = 1e-3 * (1 - 0.999**n) ** 0.5 / (1 - 0.9**n)
             weights[name].assign_sub(rate * m[name] / (tf.sqrt(v[name]) + 1e-8))
     return losses, norms
 
@@ -212,9 +277,13 @@ def test_peer_of_enwik8_trains_as_the_op_does(tmp_path, monkeypatch):
         monkeypatch.setattr(bench_enwik8, size, value)
     arrays = bench_enwik8.make_arrays()
     # As large as to matter, and for the norm of the gradients to be clipped.
-    arrays.update({name: 100 * arrays[name] for name in ("E", "W", "R")}, softmax_W=280 * arrays["softmax_W"])
+    arrays.update(
+        {name: 100 * arrays[name] for name in ("E", "W", "R")}, softmax_W=280 * arrays["softmax_W"]
+    )
     bench_report.save_arrays(tmp_path / "arrays", arrays)
-    with bench_report.start_peer("enwik8", "keras-rank1", None, str(tmp_path / "arrays"), 1) as peer:
+    with bench_report.start_peer(
+        "enwik8", "keras-rank1", None, str(tmp_path / "arrays"), 1
+    ) as peer:
         losses = peer.ask("check 7")["losses"]
         assert len(peer.seconds(2)) == 2
     expected, norms = train(arrays, 7)
@@ -233,6 +302,8 @@ def test_keras_that_trains_otherwise_is_not_timed(monkeypatch):
     import keras
 
     rates = iter([0.5, 0.01, 0.01])  # late-phase, plain, plain again
-    monkeypatch.setattr(bench_keras, "make_optimizer", lambda name: keras.optimizers.SGD(next(rates)))
+    monkeypatch.setattr(
+        bench_keras, "make_optimizer", lambda name: keras.optimizers.SGD(next(rates))
+    )
     with pytest.raises(SystemExit, match="losses before the members are not those of Keras"):
         bench_keras.measure_row("dense", "nesterov", pairs=3)

@@ -32,7 +32,14 @@ ptxas info    : Function properties for __internal_accurate_pow
 def spilling(report):
     """A spill in what the last kernel calls."""
     kernels, last = report.rsplit("    0 bytes stack frame", 1)
-    return kernels + "    8 bytes stack frame" + last.replace("0 bytes spill stores, 0 bytes spill loads", "8 bytes spill stores, 16 bytes spill loads")
+    return (
+        kernels
+        + "    8 bytes stack frame"
+        + last.replace(
+            "0 bytes spill stores, 0 bytes spill loads",
+            "8 bytes spill stores, 16 bytes spill loads",
+        )
+    )
 
 
 # Any shared library will do: this one has no CUDA code.
@@ -53,22 +60,41 @@ def test_reads_kernels_by_architecture(report):
     assert version == "13.0" and kernels == [
         {**common, "kernel": "SquaresKernel<Half>", "architecture": "sm_75", "registers": 40},
         {**common, "kernel": "SquaresKernel<Half>", "architecture": "sm_80", "registers": 32},
-        {**common, "kernel": "SquaresKernel<double>", "architecture": "sm_80", "registers": 34}]
+        {**common, "kernel": "SquaresKernel<double>", "architecture": "sm_80", "registers": 34},
+    ]
 
 
 def test_table_joins_variants_and_sums_architectures_up(report, capsys):
     cuda_report.main(["--library", LIBRARY, str(report)])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["SquaresKernel", "2", "32", "to", "34", "512", "0"] in lines
-    assert ["sm_75", "1", "at", "most", "40", "0"] in lines and ["sm_80", "2", "at", "most", "34", "0"] in lines
+    assert ["sm_75", "1", "at", "most", "40", "0"] in lines and [
+        "sm_80",
+        "2",
+        "at",
+        "most",
+        "34",
+        "0",
+    ] in lines
 
 
-@pytest.mark.parametrize("signature, name, kernel", [
-    ("void late_phase::(anonymous namespace)::Update<4, late_phase::Half, late_phase::(anonymous namespace)::Adam<float, true> >(long, "
-     "late_phase::(anonymous namespace)::Arrays<late_phase::Half, 3>)", "Update<4, Half, Adam<float, true>>", "Update<Adam>"),
-    ("void late_phase::Gates<(int)4, (late_phase::Form)1, unsigned int>(float const*)", "Gates<4, 1, unsigned int>", "Gates"),
-    ("late_phase::(anonymous namespace)::Probe()", "Probe", "Probe"),
-])
+@pytest.mark.parametrize(
+    "signature, name, kernel",
+    [
+        (
+            "void late_phase::(anonymous namespace)::Update<4, late_phase::Half, late_phase::(anonymous namespace)::Adam<float, true> >(long, "
+            "late_phase::(anonymous namespace)::Arrays<late_phase::Half, 3>)",
+            "Update<4, Half, Adam<float, true>>",
+            "Update<Adam>",
+        ),
+        (
+            "void late_phase::Gates<(int)4, (late_phase::Form)1, unsigned int>(float const*)",
+            "Gates<4, 1, unsigned int>",
+            "Gates",
+        ),
+        ("late_phase::(anonymous namespace)::Probe()", "Probe", "Probe"),
+    ],
+)
 def test_names_are_shortened(signature, name, kernel):
     assert cuda_report.short_name(signature) == name and cuda_report.kernel_of(name) == kernel
 
@@ -91,6 +117,13 @@ def test_write_records_the_numbers_and_the_table(report, tmp_path, capsys):
 
 
 def test_library_is_measured(monkeypatch):
-    sections = "  [16] .nv_fatbin        PROGBITS        0000000000256308 256308 b3ebf8 00   A  0   0  8\n"
-    monkeypatch.setattr(cuda_report.subprocess, "run", lambda *_, **__: type("Run", (), {"stdout": sections}))
-    assert cuda_report.library_sizes(LIBRARY) == {"bytes": os.path.getsize(LIBRARY), "cuda_bytes": 0xB3EBF8}
+    sections = (
+        "  [16] .nv_fatbin        PROGBITS        0000000000256308 256308 b3ebf8 00   A  0   0  8\n"
+    )
+    monkeypatch.setattr(
+        cuda_report.subprocess, "run", lambda *_, **__: type("Run", (), {"stdout": sections})
+    )
+    assert cuda_report.library_sizes(LIBRARY) == {
+        "bytes": os.path.getsize(LIBRARY),
+        "cuda_bytes": 0xB3EBF8,
+    }

@@ -53,15 +53,33 @@ time.sleep(1000)
 """
 
 COMMANDS = {
-    "train": "train cifar", "eval": "eval RUN", "sample": "sample RUN", "plot": "plot RUN", "sweep": "sweep cifar --over sigma=1",
-    "report": "report RUN --out page.html", "bench": "bench lstm", "bench keras": "bench keras", "cuda-report": "cuda-report", "nqp": "nqp",
-    "python": "python", "version": "version", "wheel": "wheel --out wheels", "completion": "completion bash",
+    "train": "train cifar",
+    "eval": "eval RUN",
+    "sample": "sample RUN",
+    "plot": "plot RUN",
+    "sweep": "sweep cifar --over sigma=1",
+    "report": "report RUN --out page.html",
+    "bench": "bench lstm",
+    "bench keras": "bench keras",
+    "cuda-report": "cuda-report",
+    "nqp": "nqp",
+    "python": "python",
+    "version": "version",
+    "wheel": "wheel --out wheels",
+    "completion": "completion bash",
 }
 # What they start after the build.
 PROGRAM = "bazel-bin/tools/program/latephase_program"
 CLI = "python/late_phase_cli"
-TOOLS = {"plot": f"{CLI}/plot", "sweep": f"{CLI}/sweep", "report": f"{CLI}/report", "bench": "tools/bench/bench_lstm",
-         "bench keras": "tools/bench/bench_keras", "cuda-report": "tools/develop/cuda_report", "wheel": "tools/develop/build_wheel"}
+TOOLS = {
+    "plot": f"{CLI}/plot",
+    "sweep": f"{CLI}/sweep",
+    "report": f"{CLI}/report",
+    "bench": "tools/bench/bench_lstm",
+    "bench keras": "tools/bench/bench_keras",
+    "cuda-report": "tools/develop/cuda_report",
+    "wheel": "tools/develop/build_wheel",
+}
 
 
 @pytest.fixture
@@ -125,9 +143,17 @@ def test_while_a_python_program_runs(project, command, number):
 
 
 @SIGNALS
-@pytest.mark.parametrize("command, need, tool", [
-    ("train enwik8", {"needs": "enwik8", "data": None}, "enwik8_data"),
-    ("eval RUN --corrupt", {"needs": "corruptions", "run": "RUN", "data": None, "images": 1}, "corruptions")])
+@pytest.mark.parametrize(
+    "command, need, tool",
+    [
+        ("train enwik8", {"needs": "enwik8", "data": None}, "enwik8_data"),
+        (
+            "eval RUN --corrupt",
+            {"needs": "corruptions", "run": "RUN", "data": None, "images": 1},
+            "corruptions",
+        ),
+    ],
+)
 def test_while_data_is_made_ready(project, command, need, tool, number):
     project.write(f"{CLI}/{tool}.py", SLOW_TOOL)
     project.write(PROGRAM, CONVERSATION % (json.dumps(need), "driver.recv(1)"))
@@ -148,7 +174,10 @@ def test_while_figures_are_drawn(project, number):
 
 
 def test_python_has_its_own_way(project):
-    project.write("own.py", "import time\ntry:\n    print('runs', flush=True)\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n    exit(3)\n")
+    project.write(
+        "own.py",
+        "import time\ntry:\n    print('runs', flush=True)\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n    exit(3)\n",
+    )
     with project.terminal("python", "own.py") as terminal:
         terminal.wait_for("runs")
         terminal.press()
@@ -196,15 +225,33 @@ def test_a_second_ctrl_c_ends_at_once_what_does_not_listen(project, stage):
 def test_a_second_ctrl_c_ends_all_runs_of_a_plan(project):
     """The first start gives a plan, the others do not listen."""
     run = {"seed": 0, "fork_from": None, "finished": False, "ready": True}
-    runs = [{**run, "name": name, "model": name, "folder": f"out/{name}", "arguments": ["one"]} for name in ("a", "b")]
-    plan = {"plan": {"folder": "out", "parallel": 2, "threads": 1, "runs": runs, "collect": [], "resume": ""}}
+    runs = [
+        {**run, "name": name, "model": name, "folder": f"out/{name}", "arguments": ["one"]}
+        for name in ("a", "b")
+    ]
+    plan = {
+        "plan": {
+            "folder": "out",
+            "parallel": 2,
+            "threads": 1,
+            "runs": runs,
+            "collect": [],
+            "resume": "",
+        }
+    }
     begins = f"import os, sys\nif sys.argv[1] == 'train':\n    os.write(int(os.environ['LATE_PHASE_DRIVER']), {(json.dumps(plan) + chr(10)).encode()!r})\n    sys.exit()\n"
-    project.write(PROGRAM, STUBBORN.replace("import os, signal, time\n", begins + "import signal, time\n"))
+    project.write(
+        PROGRAM, STUBBORN.replace("import os, signal, time\n", begins + "import signal, time\n")
+    )
     with project.terminal("train", "cifar") as terminal:
         logs = [project.folder / "out" / f"{name}.log" for name in ("a", "b")]
-        terminal.wait_for(lambda: all(log.exists() and "stand-in runs" in log.read_text() for log in logs))
+        terminal.wait_for(
+            lambda: all(log.exists() and "stand-in runs" in log.read_text() for log in logs)
+        )
         terminal.press()
-        terminal.wait_for("interrupted; the runs save their states and stop, Ctrl-C again ends them at once")
+        terminal.wait_for(
+            "interrupted; the runs save their states and stop, Ctrl-C again ends them at once"
+        )
         time.sleep(0.3)
         assert len(terminal.processes()) == 3
         terminal.press()
@@ -215,7 +262,12 @@ def test_a_second_ctrl_c_ends_all_runs_of_a_plan(project):
 
 def test_sigterm_of_the_whole_group_is_one_request(project):
     """As timeout(1) does: to the script, then to its group."""
-    project.write(PROGRAM, SLOW.replace("os._exit(128 + number)", "time.sleep(0.5); os.write(2, b'saved\\n'); os._exit(0)"))
+    project.write(
+        PROGRAM,
+        SLOW.replace(
+            "os._exit(128 + number)", "time.sleep(0.5); os.write(2, b'saved\\n'); os._exit(0)"
+        ),
+    )
     with project.terminal("train", "cifar") as terminal:
         terminal.wait_for("stand-in runs")
         os.kill(terminal.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""All Python of the repository under ruff, with the rules of pyproject.toml.
+"""All Python of the repository under ruff, linter and formatter, with the rules of pyproject.toml.
 
 Looks at the repository itself, past Bazel: a file that no target lists is linted too.
 """
@@ -18,6 +18,11 @@ def ruff(*arguments):
 def test_ruff_finds_nothing():
     found = ruff("check", "--no-cache", "--output-format=concise")
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_every_file_is_formatted():
+    found = ruff("format", "--check", "--no-cache")
+    assert found.returncode == 0, f"run `ruff format`:\n{found.stdout}{found.stderr}"
 
 
 def test_ruff_reads_every_folder_with_python():

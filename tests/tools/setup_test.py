@@ -8,8 +8,16 @@ import pytest
 
 def bash(script, cache, **environment):
     return subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True,
-        env={"PATH": os.environ["PATH"], "HOME": str(cache), "XDG_CACHE_HOME": str(cache), **environment})
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(cache),
+            "XDG_CACHE_HOME": str(cache),
+            **environment,
+        },
+    )
 
 
 @pytest.mark.parametrize(
@@ -22,7 +30,10 @@ def bash(script, cache, **environment):
     ],
 )
 def test_failed_step_shows_its_log_and_the_remedy(tmp_path, output, advice):
-    run = bash(f"source tools/setup; run_step 'Installing things' 'a while' bash -c 'echo \"{output}\"; exit 1'; echo not reached", tmp_path)
+    run = bash(
+        f"source tools/setup; run_step 'Installing things' 'a while' bash -c 'echo \"{output}\"; exit 1'; echo not reached",
+        tmp_path,
+    )
     assert run.returncode == 1 and "not reached" not in run.stdout
     assert "this step failed: Installing things" in run.stderr
     assert output in run.stderr and advice in run.stderr
@@ -43,7 +54,11 @@ def test_missing_packages_without_root_name_the_command(tmp_path):
 
 def test_too_little_space_is_found_before_anything_is_installed(tmp_path):
     run = bash("source tools/setup; require_space 1000000000", tmp_path)
-    assert run.returncode == 1 and "needs 1000000000 GB" in run.stderr and "XDG_CACHE_HOME" in run.stderr
+    assert (
+        run.returncode == 1
+        and "needs 1000000000 GB" in run.stderr
+        and "XDG_CACHE_HOME" in run.stderr
+    )
 
 
 def test_cuda_toolkit_must_be_one(tmp_path):
@@ -60,13 +75,23 @@ def test_folders_with_spaces_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments, complaint, listed",
-    [("", "a command is missing", "version"), ("fly", 'there is no command "fly"', "version"), ("trian", "did you mean train?", "version"),
-     ("bench", "needs the name of a benchmark", "lstm"), ("bench rockets", 'there is no benchmark "rockets"', "lstm"),
-     ("train", "train needs to know what", "cifar"), ("train --preset quick", "train needs to know what", "cifar"),
-     ("train rockets", 'there is no training program "rockets"', "cifar"), ("sweep", "sweep needs to know what", "--over"),
-     ("sweep --over members=1", "sweep needs to know what", "--over"), ("sweep rockets", 'there is no training program "rockets"', "--over"),
-     ("plot", "the following arguments are required: RUN", "usage"), ("report", "the following arguments are required: RUN", "--title"),
-     ("report RUN --colour red", "report has no --colour red", "--title"), ("wheel", "wheel needs --out", "--out DIR")],
+    [
+        ("", "a command is missing", "version"),
+        ("fly", 'there is no command "fly"', "version"),
+        ("trian", "did you mean train?", "version"),
+        ("bench", "needs the name of a benchmark", "lstm"),
+        ("bench rockets", 'there is no benchmark "rockets"', "lstm"),
+        ("train", "train needs to know what", "cifar"),
+        ("train --preset quick", "train needs to know what", "cifar"),
+        ("train rockets", 'there is no training program "rockets"', "cifar"),
+        ("sweep", "sweep needs to know what", "--over"),
+        ("sweep --over members=1", "sweep needs to know what", "--over"),
+        ("sweep rockets", 'there is no training program "rockets"', "--over"),
+        ("plot", "the following arguments are required: RUN", "usage"),
+        ("report", "the following arguments are required: RUN", "--title"),
+        ("report RUN --colour red", "report has no --colour red", "--title"),
+        ("wheel", "wheel needs --out", "--out DIR"),
+    ],
 )
 def test_wrong_use_is_told_before_anything_is_prepared(tmp_path, arguments, complaint, listed):
     run = bash(f"tools/latephase {arguments}", tmp_path)
@@ -77,11 +102,22 @@ def test_wrong_use_is_told_before_anything_is_prepared(tmp_path, arguments, comp
 @pytest.mark.parametrize("tool", ["latephase", "setup", "test"])
 def test_help_needs_no_set_up(tmp_path, tool):
     run = bash(f"tools/{tool} --help", tmp_path)
-    assert run.returncode == 0 and "usage: tools/" + tool in run.stdout.replace("Usage", "usage") and not list(tmp_path.iterdir())
+    assert (
+        run.returncode == 0
+        and "usage: tools/" + tool in run.stdout.replace("Usage", "usage")
+        and not list(tmp_path.iterdir())
+    )
 
 
-@pytest.mark.parametrize("command", ["train", "plot", "sweep", "report", "bench", "completion", "cuda-report", "wheel", "version"])
+@pytest.mark.parametrize(
+    "command",
+    ["train", "plot", "sweep", "report", "bench", "completion", "cuda-report", "wheel", "version"],
+)
 def test_every_command_has_its_help(tmp_path, command):
     run = bash(f"tools/latephase {command} --help", tmp_path)
-    assert run.returncode == 0 and f"usage: tools/latephase {command}" in run.stdout and not list(tmp_path.iterdir())
+    assert (
+        run.returncode == 0
+        and f"usage: tools/latephase {command}" in run.stdout
+        and not list(tmp_path.iterdir())
+    )
     assert command in bash("tools/latephase --help", tmp_path).stdout

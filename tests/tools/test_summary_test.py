@@ -137,7 +137,9 @@ def test_target_that_did_not_build_is_one_failure():
 
 
 def test_target_that_did_not_load_is_a_failure_with_bazels_reason():
-    cases = _run({"id": {"pattern": {"pattern": ["//t:b"]}}, "aborted": {"description": "no such target"}})
+    cases = _run(
+        {"id": {"pattern": {"pattern": ["//t:b"]}}, "aborted": {"description": "no such target"}}
+    )
     assert [(case.target, case.message) for case in cases] == [("//t:b", "no such target")]
 
 
@@ -146,8 +148,13 @@ def test_run_that_was_cut_short_is_a_failure():
 
 
 def test_bazels_own_failure_is_a_failure():
-    finished = {"id": {"buildFinished": {}}, "finished": {"exitCode": {"name": "PARSING_FAILURE", "code": 1}}}
-    cases = test_summary.cases_of_run([_result("//t:a", "PASSED"), finished], read=lambda uri: _PASSING)
+    finished = {
+        "id": {"buildFinished": {}},
+        "finished": {"exitCode": {"name": "PARSING_FAILURE", "code": 1}},
+    }
+    cases = test_summary.cases_of_run(
+        [_result("//t:a", "PASSED"), finished], read=lambda uri: _PASSING
+    )
     assert _outcomes(cases) == [("A", "passed"), ("", "failed")]
     assert "PARSING_FAILURE" in cases[1].message
 
@@ -169,7 +176,9 @@ def test_long_messages_are_cut():
 
 
 def test_status_is_zero_only_if_something_passed_and_nothing_failed():
-    passed, skipped = (test_summary.Case("//t:a", "A", outcome) for outcome in ("passed", "skipped"))
+    passed, skipped = (
+        test_summary.Case("//t:a", "A", outcome) for outcome in ("passed", "skipped")
+    )
     assert test_summary.summary([("", [passed, skipped])])[1] == 0
     assert test_summary.summary([("", [skipped])])[1] == 1
     assert test_summary.summary([("", [])])[1] == 1

@@ -48,7 +48,7 @@ def contents(wheel):
 
 
 def site_packages(python):
-    packages, = glob.glob(os.path.join(os.path.dirname(python), "../lib/python*/site-packages"))
+    (packages,) = glob.glob(os.path.join(os.path.dirname(python), "../lib/python*/site-packages"))
     return packages
 
 
@@ -64,7 +64,11 @@ def link_distributions(names, packages):
             if not os.path.lexists(f"{packages}/{name}"):
                 os.symlink(distribution.locate_file(name), f"{packages}/{name}")
         requirements = map(Requirement, distribution.requires or [])
-        waiting += [one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+        waiting += [
+            one.name
+            for one in requirements
+            if one.marker is None or one.marker.evaluate({"extra": ""})
+        ]
 
 
 def make_environment(folder):
@@ -74,8 +78,20 @@ def make_environment(folder):
 
 
 def install(python, wheel, *options):
-    pip = [sys.executable, "-m", "pip", f"--python={python}", "--disable-pip-version-check", "--no-input"]
-    installation = subprocess.run([*pip, "install", *options, wheel], env=wheel_user.environment(), capture_output=True, text=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        f"--python={python}",
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
+    installation = subprocess.run(
+        [*pip, "install", *options, wheel],
+        env=wheel_user.environment(),
+        capture_output=True,
+        text=True,
+    )
     assert installation.returncode == 0, installation.stderr
 
 
@@ -90,7 +106,13 @@ def installed(wheel, tmp_path_factory):
 
 
 def run(python, program, folder):
-    finished = subprocess.run([python, "-c", program], cwd=folder, env=wheel_user.environment(), capture_output=True, text=True)
+    finished = subprocess.run(
+        [python, "-c", program],
+        cwd=folder,
+        env=wheel_user.environment(),
+        capture_output=True,
+        text=True,
+    )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
@@ -117,69 +139,121 @@ def packaged(pattern, root="python", place=""):
 
 
 def test_holds_the_packages_what_was_built_and_the_licences(contents):
-    package = packaged("late_phase/**/*.py") | packaged("late_phase_cli/**/*.py") | packaged("late_phase_cli/*.json") | packaged("late_phase_cli/templates/**/*")
+    package = (
+        packaged("late_phase/**/*.py")
+        | packaged("late_phase_cli/**/*.py")
+        | packaged("late_phase_cli/*.json")
+        | packaged("late_phase_cli/templates/**/*")
+    )
     presets = packaged("*.toml", "models/presets", "late_phase_cli/presets")
-    assert {"late_phase/__init__.py", "late_phase/keras/__init__.py", "late_phase_cli/main.py"} <= package.keys()
-    assert {"late_phase_cli/templates/report/page.html", "late_phase_cli/templates/report/style.css"} <= package.keys()
+    assert {
+        "late_phase/__init__.py",
+        "late_phase/keras/__init__.py",
+        "late_phase_cli/main.py",
+    } <= package.keys()
+    assert {
+        "late_phase_cli/templates/report/page.html",
+        "late_phase_cli/templates/report/style.css",
+    } <= package.keys()
     assert "late_phase_cli/presets/enwik8-quick.toml" in presets
-    licences = {f"{INFORMATION}/licenses/{name}": read(name) for name in ("LICENSE", "LICENSE-THIRD-PARTY")}
-    information = {f"{INFORMATION}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt")}
+    licences = {
+        f"{INFORMATION}/licenses/{name}": read(name) for name in ("LICENSE", "LICENSE-THIRD-PARTY")
+    }
+    information = {
+        f"{INFORMATION}/{name}"
+        for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt")
+    }
     built = {"late_phase/_late_phase_ops.so", "late_phase_cli/bin/latephase_program"}
     assert contents.keys() == {*package, *presets, *licences, *built, *information}
     assert contents.items() >= package.items() | presets.items() | licences.items()
-    assert contents[f"{INFORMATION}/entry_points.txt"].decode() == "[console_scripts]\nlatephase = late_phase_cli.main:main\n"
+    assert (
+        contents[f"{INFORMATION}/entry_points.txt"].decode()
+        == "[console_scripts]\nlatephase = late_phase_cli.main:main\n"
+    )
 
 
 def test_licences_name_all_that_is_compiled_in():
     named = read("LICENSE-THIRD-PARTY").decode()
-    of_library, of_program = named.partition("_late_phase_ops.so:\n")[2].split("latephase_program:\n")
+    of_library, of_program = named.partition("_late_phase_ops.so:\n")[2].split(
+        "latephase_program:\n"
+    )
     for name in ("LIBXSMM", "Highway", "TensorFlow", "Abseil", "Eigen", "CUDA runtime"):
         assert f"{name}" in of_library
     for name in ("libarchive", "zlib", "CLI11", "toml++", "JSON for Modern C++"):
-        assert f"\n{name}, " in of_program and re.search(rf"\n\n\n.*{re.escape(name)}.*\n\n.*Copyright", of_program)
+        assert f"\n{name}, " in of_program and re.search(
+            rf"\n\n\n.*{re.escape(name)}.*\n\n.*Copyright", of_program
+        )
 
 
 def test_metadata(contents):
     information = email.message_from_bytes(contents[f"{INFORMATION}/METADATA"])
     assert (information["Name"], information["Version"]) == ("late-phase", VERSION)
     requirements = list(map(Requirement, information.get_all("Requires-Dist")))
-    bounds = {one.name: set(str(one.specifier).split(",")) for one in requirements if one.marker is None}
+    bounds = {
+        one.name: set(str(one.specifier).split(",")) for one in requirements if one.marker is None
+    }
     assert bounds == {"tensorflow": {">=2.21", "<2.22"}, "keras": {">=3.15", "<3.16"}}
-    extras = {extra: {one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})}
-              for extra in information.get_all("Provides-Extra")}
+    extras = {
+        extra: {
+            one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})
+        }
+        for extra in information.get_all("Provides-Extra")
+    }
     assert extras == {"plots": {"matplotlib", "Jinja2"}, "corruptions": {"scipy", "Pillow"}}
     assert set(information["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
-    assert information["License-Expression"] == "Apache-2.0" and information["Description-Content-Type"] == "text/markdown"
+    assert (
+        information["License-Expression"] == "Apache-2.0"
+        and information["Description-Content-Type"] == "text/markdown"
+    )
     assert "Programming Language :: Python :: 3.13" in information.get_all("Classifier")
 
 
 def test_description_is_the_readme_without_links_into_the_source_tree(contents):
-    description = email.message_from_bytes(contents[f"{INFORMATION}/METADATA"]).get_payload(decode=True).decode()
+    description = (
+        email.message_from_bytes(contents[f"{INFORMATION}/METADATA"])
+        .get_payload(decode=True)
+        .decode()
+    )
     assert "# late_phase" in description and not re.search(r"\]\((?!http)", description)
     assert "Using the ops (`docs/using.md`)" in description and "(`docs/keras.md`)" in description
 
 
-@pytest.mark.parametrize("link, words", [
-    ("see [the guide](docs/a.md#part), [docs/b.md](docs/b.md)", "see the guide (`docs/a.md#part`), `docs/b.md`"),
-    ("[paper](https://example.org/x) and [ ] (none)", "[paper](https://example.org/x) and [ ] (none)"),
-])
+@pytest.mark.parametrize(
+    "link, words",
+    [
+        (
+            "see [the guide](docs/a.md#part), [docs/b.md](docs/b.md)",
+            "see the guide (`docs/a.md#part`), `docs/b.md`",
+        ),
+        (
+            "[paper](https://example.org/x) and [ ] (none)",
+            "[paper](https://example.org/x) and [ ] (none)",
+        ),
+    ],
+)
 def test_relative_links_become_words(link, words):
     assert build_wheel.without_relative_links(link) == words
 
 
 def test_tag_is_of_a_platform_and_no_python_abi(wheel, contents):
     """The least glibc is the newest of the library's symbol versions."""
-    tag = re.fullmatch(rf"late_phase-{re.escape(VERSION)}-(py3-none-manylinux_2_(\d+)_x86_64)\.whl", os.path.basename(wheel))
+    tag = re.fullmatch(
+        rf"late_phase-{re.escape(VERSION)}-(py3-none-manylinux_2_(\d+)_x86_64)\.whl",
+        os.path.basename(wheel),
+    )
     assert int(tag[2]) >= max(minor for _, minor, *_ in versions_of(LIBRARY, "GLIBC"))
     information = email.message_from_bytes(contents[f"{INFORMATION}/WHEEL"])
     assert information.get_all("Tag") == [tag[1]] and information["Root-Is-Purelib"] == "false"
 
 
-@pytest.mark.parametrize("tag, some, not_these", [
-    ("manylinux_2_28_x86_64", {"RHEL 8", "RHEL 9", "Debian 12"}, set()),
-    ("manylinux_2_34_x86_64", {"RHEL 9", "Debian 12"}, {"RHEL 8"}),
-    ("manylinux_2_36_x86_64", {"Debian 12", "Ubuntu 24.04"}, {"RHEL 9", "Ubuntu 22.04"}),
-])
+@pytest.mark.parametrize(
+    "tag, some, not_these",
+    [
+        ("manylinux_2_28_x86_64", {"RHEL 8", "RHEL 9", "Debian 12"}, set()),
+        ("manylinux_2_34_x86_64", {"RHEL 9", "Debian 12"}, {"RHEL 8"}),
+        ("manylinux_2_36_x86_64", {"Debian 12", "Ubuntu 24.04"}, {"RHEL 9", "Ubuntu 22.04"}),
+    ],
+)
 def test_distributions_have_the_glibc_of_the_tag(tag, some, not_these):
     named = set(build_wheel.distributions(tag))
     assert some <= named and not named & not_these
@@ -188,7 +262,10 @@ def test_distributions_have_the_glibc_of_the_tag(tag, some, not_these):
 def versions_of(path, name):
     """Which versions of a library's symbols a file needs: "GLIBC" -> {(2, 34), ...}."""
     listed = output_of("readelf", "--version-info", "--wide", path)
-    return {tuple(map(int, version.split("."))) for version in re.findall(rf"Name: {name}_([\d.]+)", listed)}
+    return {
+        tuple(map(int, version.split(".")))
+        for version in re.findall(rf"Name: {name}_([\d.]+)", listed)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -204,11 +281,18 @@ def test_program_needs_no_newer_system_than_the_library(shipped_program):
 
 def test_program_is_executable_stripped_and_finds_what_pip_puts_beside_it(wheel, shipped_program):
     with zipfile.ZipFile(wheel) as file:
-        assert file.getinfo("late_phase_cli/bin/latephase_program").external_attr >> 16 & 0o777 == 0o755
+        assert (
+            file.getinfo("late_phase_cli/bin/latephase_program").external_attr >> 16 & 0o777
+            == 0o755
+        )
     assert ".symtab" not in output_of("readelf", "--sections", "--wide", shipped_program)
     dynamic = output_of("readelf", "--dynamic", "--wide", shipped_program)
-    assert {*build_wheel.TENSORFLOW_LIBRARIES, "_late_phase_ops.so"} < set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
-    assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == ["$ORIGIN/../../tensorflow:$ORIGIN/../../late_phase"]
+    assert {*build_wheel.TENSORFLOW_LIBRARIES, "_late_phase_ops.so"} < set(
+        re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+    )
+    assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == [
+        "$ORIGIN/../../tensorflow:$ORIGIN/../../late_phase"
+    ]
 
 
 def test_library_is_stripped_and_else_the_one_that_was_built(contents, tmp_path):
@@ -220,14 +304,21 @@ def test_library_is_stripped_and_else_the_one_that_was_built(contents, tmp_path)
         return dict(re.findall(r"\] (\.\S+)\s+\S+\s+\w+\s+\w+\s+(\w+)", lines))  # name -> size
 
     shipped, built = sections(path), sections(LIBRARY)
-    assert not [name for name in shipped if name.startswith(".debug") or name in (".symtab", ".strtab")]
+    assert not [
+        name for name in shipped if name.startswith(".debug") or name in (".symtab", ".strtab")
+    ]
     for name in (".text", ".nv_fatbin", ".dynsym"):
         assert shipped[name] == built[name]
     assert set(re.findall(r"\S+(?=\n)", output_of("nm", "--dynamic", "--defined-only", path))) == {
-        "late_phase_build_info", "late_phase_describe", "late_phase_onednn_limit"}
+        "late_phase_build_info",
+        "late_phase_describe",
+        "late_phase_onednn_limit",
+    }
     dynamic = output_of("readelf", "--dynamic", "--wide", path)
     assert set(build_wheel.TENSORFLOW_LIBRARIES) < set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
-    assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == ["$ORIGIN/../tensorflow"]  # where pip puts it
+    assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == [
+        "$ORIGIN/../tensorflow"
+    ]  # where pip puts it
 
 
 def test_made_again_says_what_the_page_says_and_has_equal_bytes(tmp_path, wheel, capsys):
@@ -239,7 +330,9 @@ def test_made_again_says_what_the_page_says_and_has_equal_bytes(tmp_path, wheel,
     assert read(again) == read(wheel)
     path, size, systems = capsys.readouterr().out.splitlines()
     page = read("docs/install.md").decode()
-    assert path == again and f"dist/{os.path.basename(again)}\n" in page and f"\n{systems}\n" in page
+    assert (
+        path == again and f"dist/{os.path.basename(again)}\n" in page and f"\n{systems}\n" in page
+    )
     megabytes, rest = size.split(" MB, ")
     assert megabytes == f"{os.path.getsize(again) / 1e6:.1f}" and f" MB, {rest}\n" in page
 
@@ -284,7 +377,10 @@ def test_program_finds_a_tensorflow_that_is_elsewhere(wheel, tmp_path):
     install(python, wheel, "--no-index", "--no-deps")
     refused = latephase(python, tmp_path, "train", "enwik8", "--help")
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
-    assert re.search(r"TensorFlow is not installed: pip install 'tensorflow(<2.22,>=2.21|>=2.21,<2.22)'$", refused.stderr.strip())
+    assert re.search(
+        r"TensorFlow is not installed: pip install 'tensorflow(<2.22,>=2.21|>=2.21,<2.22)'$",
+        refused.stderr.strip(),
+    )
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     link_distributions(["tensorflow"], elsewhere)
@@ -329,13 +425,21 @@ def refusal(folder, capsys, library, program):
 
 
 def test_a_foreign_exported_symbol_is_named(tmp_path, capsys, program):
-    library = shared_library(tmp_path, "symbols.so", "int late_phase_a() { return 1; }\nint png_read() { return 2; }\n")
+    library = shared_library(
+        tmp_path, "symbols.so", "int late_phase_a() { return 1; }\nint png_read() { return 2; }\n"
+    )
     message = refusal(tmp_path / "out", capsys, library, program)
-    assert "must export symbols named late_phase_* only" in message and message.endswith("It exports: png_read")
+    assert "must export symbols named late_phase_* only" in message and message.endswith(
+        "It exports: png_read"
+    )
 
 
 def test_a_library_without_exports_is_refused(tmp_path, capsys, program):
-    library = shared_library(tmp_path, "empty.so", "static int a() { return 1; }\nint (*b)() __attribute__((visibility(\"hidden\"))) = a;\n")
+    library = shared_library(
+        tmp_path,
+        "empty.so",
+        'static int a() { return 1; }\nint (*b)() __attribute__((visibility("hidden"))) = a;\n',
+    )
     assert refusal(tmp_path / "out", capsys, library, program).endswith("It exports: nothing")
 
 
@@ -345,10 +449,20 @@ def test_a_library_that_no_system_has_is_named(tmp_path, capsys, monkeypatch, is
     """auditwheel would copy one that it finds into the wheel."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    other = shared_library(folder, "libother.so.1", "int other() { return 1; }\n", "-Wl,-soname,libother.so.1")
+    other = shared_library(
+        folder, "libother.so.1", "int other() { return 1; }\n", "-Wl,-soname,libother.so.1"
+    )
     source = "int other();\nint late_phase_a() { return other(); }\nint main() { return late_phase_a(); }\n"
-    with_other, without = (source, str(other)), ("int late_phase_a() { return 1; }\nint main() { return 0; }\n",)
-    library = shared_library(tmp_path, "library.so", *(with_other if needed_by == "library" else without), "-Dmain=late_phase_main")
+    with_other, without = (
+        (source, str(other)),
+        ("int late_phase_a() { return 1; }\nint main() { return 0; }\n",),
+    )
+    library = shared_library(
+        tmp_path,
+        "library.so",
+        *(with_other if needed_by == "library" else without),
+        "-Dmain=late_phase_main",
+    )
     program = compiled(tmp_path, "program", *(with_other if needed_by == "program" else without))
     if is_found:
         monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
@@ -373,15 +487,44 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path, capsys):
     path.write_text("kept")
     with pytest.raises(SystemExit) as error:
         build_wheel.main(["--library", LIBRARY, "--program", PROGRAM, "--out", str(path)])
-    assert error.value.code == 2 and f"Received: --out={path}" in capsys.readouterr().err and path.read_text() == "kept"
+    assert (
+        error.value.code == 2
+        and f"Received: --out={path}" in capsys.readouterr().err
+        and path.read_text() == "kept"
+    )
 
 
 def test_source_tree_without_the_library_names_the_command(tmp_path):
     """`pip install .`"""
-    for name in ("pyproject.toml", "setup.py", "VERSION", "README.md", "LICENSE", "LICENSE-THIRD-PARTY"):
+    for name in (
+        "pyproject.toml",
+        "setup.py",
+        "VERSION",
+        "README.md",
+        "LICENSE",
+        "LICENSE-THIRD-PARTY",
+    ):
         (tmp_path / name).write_bytes(read(name))
     (tmp_path / "python" / "late_phase").mkdir(parents=True)
     (tmp_path / "python" / "late_phase" / "__init__.py").touch()
-    attempt = subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path / "out", tmp_path],
-                             env=wheel_user.environment(), capture_output=True, text=True)
-    assert attempt.returncode != 0 and "tools/latephase wheel --out DIR" in attempt.stdout + attempt.stderr
+    attempt = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--no-index",
+            "--no-deps",
+            "--no-build-isolation",
+            "--wheel-dir",
+            tmp_path / "out",
+            tmp_path,
+        ],
+        env=wheel_user.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        attempt.returncode != 0
+        and "tools/latephase wheel --out DIR" in attempt.stdout + attempt.stderr
+    )

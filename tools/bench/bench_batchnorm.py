@@ -25,24 +25,35 @@ ONEDNN = {"stock": "0", "oneDNN": "1"}  # who -> TF_ENABLE_ONEDNN_OPTS
 
 def measure(options):
     """Runs everything; returns what `render` needs."""
-    results = {**bench_report.machine(), "turns": options.turns, "rounds": options.rounds, "difference": 0.0, "seconds": {}}
+    results = {
+        **bench_report.machine(),
+        "turns": options.turns,
+        "rounds": options.rounds,
+        "difference": 0.0,
+        "seconds": {},
+    }
     for _ in range(options.turns):
         for who, setting in ONEDNN.items():
-            seconds, context = bench_report.run_benchmarks("batchnorm", options.rounds, environment={"TF_ENABLE_ONEDNN_OPTS": setting})
+            seconds, context = bench_report.run_benchmarks(
+                "batchnorm", options.rounds, environment={"TF_ENABLE_ONEDNN_OPTS": setting}
+            )
             results["difference"] = max(results["difference"], float(context["difference"]))
             for name, times in seconds.items():
                 results["seconds"].setdefault(name.replace("/stock", f"/{who}"), []).extend(times)
     if options.pairs:
         print(f"{options.pairs} rounds of training steps ...", file=sys.stderr, flush=True)
         results["steps"] = bench_report.run_program(
-            "batchnorm", [f"--wide_resnet_rounds={options.pairs}"], {"TF_ENABLE_ONEDNN_OPTS": "1"})
+            "batchnorm", [f"--wide_resnet_rounds={options.pairs}"], {"TF_ENABLE_ONEDNN_OPTS": "1"}
+        )
     return results
 
 
 def layer_lines(results):
     """One layer, forward and backward."""
     best = {name: min(seconds) for name, seconds in results["seconds"].items()}
-    ours, floor = ({group: best.get(f"{group}/{who}") for group in LAYERS} for who in ("ours", "floor"))
+    ours, floor = (
+        {group: best.get(f"{group}/{who}") for group in LAYERS} for who in ("ours", "floor")
+    )
     lines = [
         f"milliseconds, minimum of {results['turns']} x {results['rounds']} alternating rounds",
         f"{'':40}{'late_phase':>10}{'TensorFlow':>12}{'with oneDNN':>13}{'floor':>9}",
@@ -50,15 +61,34 @@ def layer_lines(results):
     for group, text in LAYERS.items():
         cells = [ours[group], *(best[f"{group}/{who}"] for who in ONEDNN), floor[group]]
         texts = ["" if cell is None else f"{cell * 1e3:.3f}" for cell in cells]
-        lines.append("".join([f"{text:40}", *(f"{t:>{width}}" for t, width in zip(texts, [10, 12, 13, 9]))]).rstrip())
+        lines.append(
+            "".join(
+                [f"{text:40}", *(f"{t:>{width}}" for t, width in zip(texts, [10, 12, 13, 9]))]
+            ).rstrip()
+        )
     lines.append("")
     for who, name in (("stock", "speed"), ("oneDNN", "with oneDNN")):
         for i, (group, text) in enumerate(LAYERS.items()):
-            lines.append(bench_report.ratio_line(f"{text}: {name}", best[f"{group}/{who}"] / ours[group], 3.0 if i == 0 else None))
+            lines.append(
+                bench_report.ratio_line(
+                    f"{text}: {name}", best[f"{group}/{who}"] / ours[group], 3.0 if i == 0 else None
+                )
+            )
     for i, (group, text) in enumerate(LAYERS.items()):
         if floor[group] is not None:
-            lines.append(bench_report.ratio_line(f"{text}: floor's, with oneDNN", best[f"{group}/oneDNN"] / floor[group]))
-            lines.append(bench_report.ratio_line(f"{text}: time over floor's", ours[group] / floor[group], 2.0 if i == 0 else None, at_least=False))
+            lines.append(
+                bench_report.ratio_line(
+                    f"{text}: floor's, with oneDNN", best[f"{group}/oneDNN"] / floor[group]
+                )
+            )
+            lines.append(
+                bench_report.ratio_line(
+                    f"{text}: time over floor's",
+                    ours[group] / floor[group],
+                    2.0 if i == 0 else None,
+                    at_least=False,
+                )
+            )
     return lines
 
 
@@ -91,14 +121,31 @@ def render(results):
 
 def check(options):
     if options.turns < 1 or options.rounds < 1 or options.pairs < 0:
-        return ("--turns and --rounds must be >= 1 and --pairs >= 0. "
-                f"Received: --turns {options.turns} --rounds {options.rounds} --pairs {options.pairs}")
+        return (
+            "--turns and --rounds must be >= 1 and --pairs >= 0. "
+            f"Received: --turns {options.turns} --rounds {options.rounds} --pairs {options.pairs}"
+        )
     return None
 
 
 if __name__ == "__main__":
     parser = bench_report.parser("batchnorm", __doc__)
-    parser.add_argument("--turns", type=int, default=3, help="times that TensorFlow is started with and without oneDNN (default 3)")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds per start in which everybody runs in turn (default 20)")
-    parser.add_argument("--pairs", type=int, default=200, help="rounds of training steps; 0 skips them (default 200)")
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=3,
+        help="times that TensorFlow is started with and without oneDNN (default 3)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=20,
+        help="rounds per start in which everybody runs in turn (default 20)",
+    )
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=200,
+        help="rounds of training steps; 0 skips them (default 200)",
+    )
     bench_report.main(parser, check, measure, render)

@@ -49,15 +49,20 @@ def make_arrays():
     """Initial weights in the paper's range, u and v around 1, and a text in which half of the characters follow from the one before."""
     rng = np.random.default_rng(0)
     uniform = lambda size, *shape: rng.uniform(-size, size, shape).astype(np.float32)
-    text = (VOCAB * rng.random((WINDOWS * TIME + 1, BATCH))**2).astype(np.int32)
+    text = (VOCAB * rng.random((WINDOWS * TIME + 1, BATCH)) ** 2).astype(np.int32)
     follows = rng.random(text.shape) < 0.5
     for t in range(1, len(text)):
         text[t] = np.where(follows[t], (7 * text[t - 1] + 3) % VOCAB, text[t])
     return {
-        "E": uniform(0.01, VOCAB, VOCAB), "W": uniform(0.01, VOCAB, 4 * UNITS), "b": uniform(0.01, 4 * UNITS),
-        "R": uniform(0.01, UNITS, 4 * UNITS), "u": 1 + uniform(0.1, 1, UNITS), "v": 1 + uniform(0.1, 1, 4 * UNITS),
-        "softmax_W": uniform(0.01, UNITS, VOCAB), "softmax_b": uniform(0.01, VOCAB),
-        "tokens": np.stack([text[i:i + TIME + 1] for i in range(0, WINDOWS * TIME, TIME)]),
+        "E": uniform(0.01, VOCAB, VOCAB),
+        "W": uniform(0.01, VOCAB, 4 * UNITS),
+        "b": uniform(0.01, 4 * UNITS),
+        "R": uniform(0.01, UNITS, 4 * UNITS),
+        "u": 1 + uniform(0.1, 1, UNITS),
+        "v": 1 + uniform(0.1, 1, 4 * UNITS),
+        "softmax_W": uniform(0.01, UNITS, VOCAB),
+        "softmax_b": uniform(0.01, VOCAB),
+        "tokens": np.stack([text[i : i + TIME + 1] for i in range(0, WINDOWS * TIME, TIME)]),
     }
 
 
@@ -65,10 +70,14 @@ def check_losses(name, losses, reference):
     """Largest relative difference to the reference's losses; only the first is compared with that of a model of another kind."""
     losses = np.array(losses)
     if not abs(losses[0] / np.log(VOCAB) - 1) <= 0.01:
-        raise SystemExit(f"bench enwik8: {name} starts at the loss {losses[0]:.4f}, not at ln {VOCAB}; nothing was timed")
-    worst = float(np.max(np.abs(losses / reference[:len(losses)] - 1)))
+        raise SystemExit(
+            f"bench enwik8: {name} starts at the loss {losses[0]:.4f}, not at ln {VOCAB}; nothing was timed"
+        )
+    worst = float(np.max(np.abs(losses / reference[: len(losses)] - 1)))
     if not worst <= TOLERANCE:
-        raise SystemExit(f"bench enwik8: the losses of {name} and the Keras model differ by {worst:.1e}; nothing was timed")
+        raise SystemExit(
+            f"bench enwik8: the losses of {name} and the Keras model differ by {worst:.1e}; nothing was timed"
+        )
     return worst
 
 
@@ -83,27 +92,45 @@ def measure(options):
         everybody = {}
         for name in bench_report.peer_names(options):
             everybody[name] = stack.enter_context(
-                bench_report.start_peer("enwik8", name, options, folder, results["threads"]))
+                bench_report.start_peer("enwik8", name, options, folder, results["threads"])
+            )
         everybody["ours"] = stack.enter_context(
-            bench_report.Process("enwik8", "late_phase", [os.environ["LATE_PHASE_BENCH"], *arguments]))
-        losses = {name: process.ask(f"check {CHECKED}")["losses"] for name, process in everybody.items()}
+            bench_report.Process(
+                "enwik8", "late_phase", [os.environ["LATE_PHASE_BENCH"], *arguments]
+            )
+        )
+        losses = {
+            name: process.ask(f"check {CHECKED}")["losses"] for name, process in everybody.items()
+        }
         for name, process in everybody.items():
             compared = losses[name] if name in ("ours", "keras-rank1") else losses[name][:1]
             difference = check_losses(process.name, compared, losses["keras-rank1"])
             if name != "ours":
                 results["peers"][name] = {"version": process.version, "first_loss": losses[name][0]}
             else:
-                results["ours"] = {"version": process.version, "losses": losses[name], "difference": difference}
+                results["ours"] = {
+                    "version": process.version,
+                    "losses": losses[name],
+                    "difference": difference,
+                }
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds} ...", file=sys.stderr, flush=True)
             for name, process in everybody.items():
                 times.setdefault(name, []).extend(process.seconds(4))
         stack.pop_all().close()  # their memory and threads are not to disturb what follows
         for members in (1, 10):
-            results[f"memory_{members}"] = bench_report.run_program("enwik8", [*arguments, f"--memory={members}"])
+            results[f"memory_{members}"] = bench_report.run_program(
+                "enwik8", [*arguments, f"--memory={members}"]
+            )
         if options.pairs:
-            print(f"{options.pairs} rounds of K = 1, K = 1 again, K = 10 ...", file=sys.stderr, flush=True)
-            results["members"] = bench_report.run_program("enwik8", [*arguments, f"--pairs={options.pairs}"])
+            print(
+                f"{options.pairs} rounds of K = 1, K = 1 again, K = 10 ...",
+                file=sys.stderr,
+                flush=True,
+            )
+            results["members"] = bench_report.run_program(
+                "enwik8", [*arguments, f"--pairs={options.pairs}"]
+            )
     return results
 
 
@@ -118,13 +145,25 @@ def render(results):
         f"checked against {bench_report.PEERS['keras-rank1']}: largest relative difference of the first "
         f"{len(results['ours']['losses'])} losses {results['ours']['difference']:.1e}",
     ]
-    lines += [f"{bench_report.PEERS[name]}, {peer['version']}: first loss {peer['first_loss']:.4f}" for name, peer in peers.items()]
-    lines += ["", f"{'':38}{'ms/step':>8}{'characters/s':>14}   minimum of {results['rounds']} alternating rounds"]
+    lines += [
+        f"{bench_report.PEERS[name]}, {peer['version']}: first loss {peer['first_loss']:.4f}"
+        for name, peer in peers.items()
+    ]
+    lines += [
+        "",
+        f"{'':38}{'ms/step':>8}{'characters/s':>14}   minimum of {results['rounds']} alternating rounds",
+    ]
     for text, name in [(OURS, "ours"), *((bench_report.PEERS[name], name) for name in peers)]:
         lines.append(f"{text:38}{best[name] * 1e3:8.0f}{TIME * BATCH / best[name]:14,.0f}")
     lines.append("")
     for name in peers:
-        lines.append(bench_report.ratio_line(f"speed against {bench_report.PEERS[name]}", best[name] / best["ours"], TARGETS.get(name)))
+        lines.append(
+            bench_report.ratio_line(
+                f"speed against {bench_report.PEERS[name]}",
+                best[name] / best["ours"],
+                TARGETS.get(name),
+            )
+        )
     if "members" in results:
         lines += ["", *bench_report.members_lines(results["members"]["rounds"], target=1.03)]
     lines.append("")
@@ -133,7 +172,8 @@ def render(results):
         more = memory["bytes"] - memory["start_bytes"]
         lines.append(
             f"resident after ten steps, K = {members}: {memory['bytes'] / 1e6:,.0f} MB, {more / 1e6:,.0f} MB more than TensorFlow's start   "
-            f"target < {MEMORY_TARGET / 1e6:,.0f}: {'met' if more < MEMORY_TARGET else 'MISSED'}")
+            f"target < {MEMORY_TARGET / 1e6:,.0f}: {'met' if more < MEMORY_TARGET else 'MISSED'}"
+        )
     return lines
 
 
@@ -142,8 +182,15 @@ def summary(results):
     best = {name: min(seconds) for name, seconds in results["seconds"].items()}
     rows = [("late_phase, rank-1, ten members or one", best["ours"])]
     rows += [(bench_report.PEERS[name], best[name]) for name in results["peers"]]
-    return ["| | ms/step | |", "|---|---|---|"] + [f"| {text} | {t * 1e3:.0f} | {t / best['ours']:.2f}× |" for text, t in rows]
+    return ["| | ms/step | |", "|---|---|---|"] + [
+        f"| {text} | {t * 1e3:.0f} | {t / best['ours']:.2f}× |" for text, t in rows
+    ]
 
 
 if __name__ == "__main__":
-    bench_report.main(bench_report.peer_parser("enwik8", __doc__), bench_report.check_peer_options, measure, render)
+    bench_report.main(
+        bench_report.peer_parser("enwik8", __doc__),
+        bench_report.check_peer_options,
+        measure,
+        render,
+    )

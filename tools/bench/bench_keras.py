@@ -34,7 +34,11 @@ def make_network(name):
     else:
         stack = [keras.Input((32, 32, 3))]
         for width, stride in [(16, 1), (16, 1), (32, 2), (32, 1), (64, 2), (64, 1)]:
-            stack += [layers.Conv2D(width, 3, stride, padding="same", use_bias=False), layers.BatchNormalization(), layers.ReLU()]
+            stack += [
+                layers.Conv2D(width, 3, stride, padding="same", use_bias=False),
+                layers.BatchNormalization(),
+                layers.ReLU(),
+            ]
         stack.append(layers.GlobalAveragePooling2D())
     return keras.Sequential([*stack, layers.Dense(10)])
 
@@ -73,16 +77,22 @@ def measure_row(network, optimizer, pairs):
     x = tf.constant(random.normal(size=(32, *plain.input_shape[1:])), tf.float32)
     y = tf.constant(random.integers(0, 10, 32))
     late = late_phase.keras.convert(make_network(network), members=MEMBERS)
-    late_optimizer = late_phase.keras.LatePhaseOptimizer(make_optimizer(optimizer), members=MEMBERS, start=START, sigma=0.1)
+    late_optimizer = late_phase.keras.LatePhaseOptimizer(
+        make_optimizer(optimizer), members=MEMBERS, start=START, sigma=0.1
+    )
     steps = [
         make_step(plain, make_optimizer(optimizer), x, y),
         make_step(make_network(network), make_optimizer(optimizer), x, y),
         make_step(late, late_optimizer, x, y),
     ]
-    losses = np.array([[step() for _ in range(START)] for step in steps])  # that of a step is Keras's mean so far
+    losses = np.array(
+        [[step() for _ in range(START)] for step in steps]
+    )  # that of a step is Keras's mean so far
     difference = np.abs(losses[2] - losses[0]).max()
     if not difference <= 1e-3:
-        raise SystemExit(f"bench keras: {network}, {optimizer}: losses before the members are not those of Keras: {losses[[0, 2]].tolist()}")
+        raise SystemExit(
+            f"bench keras: {network}, {optimizer}: losses before the members are not those of Keras: {losses[[0, 2]].tolist()}"
+        )
     for step in steps:
         for _ in range(MEMBERS):
             step()
@@ -100,10 +110,17 @@ def measure(options):
     import keras
     import tensorflow as tf
 
-    results = {**bench_report.machine(), "versions": f"Keras {keras.__version__}, TensorFlow {tf.__version__}", "rows": {}, "differences": {}}
+    results = {
+        **bench_report.machine(),
+        "versions": f"Keras {keras.__version__}, TensorFlow {tf.__version__}",
+        "rows": {},
+        "differences": {},
+    }
     for _, network, optimizer, _ in ROWS:
         name = f"{network} {optimizer}"
-        results["rows"][name], results["differences"][name] = measure_row(network, optimizer, options.pairs)
+        results["rows"][name], results["differences"][name] = measure_row(
+            network, optimizer, options.pairs
+        )
     return results
 
 
@@ -123,13 +140,19 @@ def render(results):
         rounds = np.array(results["rows"][f"{network} {optimizer}"])
         control = float(np.median(rounds[:, 1] / rounds[:, 0]))
         median, low, high = bench_report.interval(rounds[:, 2] / rounds[:, 0], rng)
-        verdict = f"   target <= {target}: " + ("met" if median <= target else "MISSED") if target else ""
-        lines.append(f"{text:46}{np.median(rounds[:, 0]) * 1e3:10.2f}{control:9.3f}{median:12.3f}   {low:.3f} to {high:.3f}{verdict}")
+        verdict = (
+            f"   target <= {target}: " + ("met" if median <= target else "MISSED") if target else ""
+        )
+        lines.append(
+            f"{text:46}{np.median(rounds[:, 0]) * 1e3:10.2f}{control:9.3f}{median:12.3f}   {low:.3f} to {high:.3f}{verdict}"
+        )
     return lines
 
 
 def check(options):
-    return None if options.pairs >= 1 else f"--pairs must be >= 1. Received: --pairs {options.pairs}"
+    return (
+        None if options.pairs >= 1 else f"--pairs must be >= 1. Received: --pairs {options.pairs}"
+    )
 
 
 if __name__ == "__main__":

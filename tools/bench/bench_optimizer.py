@@ -38,8 +38,15 @@ def best_times(results):
     best = {name: min(seconds) for name, seconds in results["seconds"].items()}
     best = {name: seconds / (MEMBERS if "Cycle" in name else 1) for name, seconds in best.items()}
     # These floors are one and the same pass: two arrays read, one written.
-    pass_seconds = min(best[f"{group}/floor"] for group in ("MomentumAccumulate", "SwaUpdate", "MemberSgd"))
-    best.update({f"{group}/floor": pass_seconds for group in ("MomentumAccumulate", "SwaUpdate", "MemberSgd")})
+    pass_seconds = min(
+        best[f"{group}/floor"] for group in ("MomentumAccumulate", "SwaUpdate", "MemberSgd")
+    )
+    best.update(
+        {
+            f"{group}/floor": pass_seconds
+            for group in ("MomentumAccumulate", "SwaUpdate", "MemberSgd")
+        }
+    )
     # A cycle's floor is that of its minibatches.
     accumulate, apply = best["MomentumAccumulate/floor"], best["MomentumApply/floor"]
     best["cycle/floor"] = ((MEMBERS - 1) * accumulate + apply) / MEMBERS
@@ -58,9 +65,21 @@ def render(results):
         f"{'':56}{'late_phase':>10}{'stock':>8}{'in place':>10}{'floor':>8}",
     ]
     for text, group, floor in ROWS:
-        cells = [f"{group}/ours", f"{group}/stock", f"{group}/stock in place", f"{floor or 'cycle'}/floor"]
+        cells = [
+            f"{group}/ours",
+            f"{group}/stock",
+            f"{group}/stock in place",
+            f"{floor or 'cycle'}/floor",
+        ]
         texts = [f"{best[cell] * 1e3:.1f}" if cell in best else "" for cell in cells]
-        lines.append("".join([f"{text.format(**results):56}", *(f"{t:>{width}}" for t, width in zip(texts, [10, 8, 10, 8]))]).rstrip())
+        lines.append(
+            "".join(
+                [
+                    f"{text.format(**results):56}",
+                    *(f"{t:>{width}}" for t, width in zip(texts, [10, 8, 10, 8])),
+                ]
+            ).rstrip()
+        )
     lines.append("")
 
     def ratio(text, value, *target, **options):
@@ -69,21 +88,47 @@ def render(results):
     ours = best["MomentumApply/ours"]
     stock = min(best["MomentumApply/stock"], best["MomentumApply/stock in place"])
     ratio("accumulate, apply, clear: speed against the faster stock", stock / ours, 2.0)
-    ratio("accumulate, apply, clear: time over the floor's", ours / best["MomentumApply/floor"], 1.4, at_least=False)
-    for text, group in [("SGD", "SgdApply"), ("Adam", "AdamApply"), (f"{results['tensors']} tensors", "SplitApply"),
-                        ("cycle", "MomentumCycle")]:
-        ratio(f"{text}: speed against the faster stock", min(best[f"{group}/stock"], best[f"{group}/stock in place"]) / best[f"{group}/ours"])
-    for text, group in [("SWA update", "SwaUpdate"), ("collapse", "Collapse"), ("spawn", "Spawn"), ("SGD on one row", "MemberSgd")]:
+    ratio(
+        "accumulate, apply, clear: time over the floor's",
+        ours / best["MomentumApply/floor"],
+        1.4,
+        at_least=False,
+    )
+    for text, group in [
+        ("SGD", "SgdApply"),
+        ("Adam", "AdamApply"),
+        (f"{results['tensors']} tensors", "SplitApply"),
+        ("cycle", "MomentumCycle"),
+    ]:
+        ratio(
+            f"{text}: speed against the faster stock",
+            min(best[f"{group}/stock"], best[f"{group}/stock in place"]) / best[f"{group}/ours"],
+        )
+    for text, group in [
+        ("SWA update", "SwaUpdate"),
+        ("collapse", "Collapse"),
+        ("spawn", "Spawn"),
+        ("SGD on one row", "MemberSgd"),
+    ]:
         ratio(f"{text}: time over the floor's", best[f"{group}/ours"] / best[f"{group}/floor"])
-    ratio("SGD on one row: time over stock SGD's on one array", best["MemberSgd/ours"] / best["MemberSgd/stock"])
+    ratio(
+        "SGD on one row: time over stock SGD's on one array",
+        best["MemberSgd/ours"] / best["MemberSgd/stock"],
+    )
     return lines
 
 
 def check(options):
-    return None if options.rounds >= 1 else f"--rounds must be >= 1. Received: --rounds {options.rounds}"
+    return (
+        None
+        if options.rounds >= 1
+        else f"--rounds must be >= 1. Received: --rounds {options.rounds}"
+    )
 
 
 if __name__ == "__main__":
     parser = bench_report.parser("optimizer", __doc__)
-    parser.add_argument("--rounds", type=int, default=30, help="rounds in which everybody runs in turn (default 30)")
+    parser.add_argument(
+        "--rounds", type=int, default=30, help="rounds in which everybody runs in turn (default 30)"
+    )
     bench_report.main(parser, check, measure, render)

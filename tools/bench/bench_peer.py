@@ -24,11 +24,16 @@ import time
 
 import numpy as np
 
-LR, EPSILON, CLIP = 1e-3, 1e-8, 1.0  # enwik8; Adam's other values are everybody's default, 0.9 and 0.999
+LR, EPSILON, CLIP = (
+    1e-3,
+    1e-8,
+    1.0,
+)  # enwik8; Adam's other values are everybody's default, 0.9 and 0.999
 
 
 def save_check(compute):
     """The check of the workload lstm: `compute()` returns the arrays by name."""
+
     def check(path):
         np.savez(path, **compute())
         return {"saved": path}
@@ -40,7 +45,9 @@ class Training:
     """The workload enwik8 on top of `train(inputs, targets) -> loss`, which updates the model."""
 
     def __init__(self, arrays, to_tensor, train):
-        self.windows = [(to_tensor(tokens[:-1]), to_tensor(tokens[1:])) for tokens in arrays["tokens"]]  # [S,T+1,N]
+        self.windows = [
+            (to_tensor(tokens[:-1]), to_tensor(tokens[1:])) for tokens in arrays["tokens"]
+        ]  # [S,T+1,N]
         self.train, self.steps = train, 0
 
     def step(self):
@@ -69,14 +76,20 @@ def keras_layers(arrays, threads, rank1):
 
         def build(self, shape):
             self.kernel = self.add_weight(shape=(shape[-1], 4 * units), name="kernel")
-            self.recurrent_kernel = self.add_weight(shape=(units, 4 * units), name="recurrent_kernel")
+            self.recurrent_kernel = self.add_weight(
+                shape=(units, 4 * units), name="recurrent_kernel"
+            )
             self.bias = self.add_weight(shape=(4 * units,), name="bias")
             self.u = self.add_weight(shape=(units,), name="u")
             self.v = self.add_weight(shape=(4 * units,), name="v")
 
         def call(self, x, states):
             h, c = states
-            z = tf.matmul(x, self.kernel) + self.bias + tf.matmul(h * self.u, self.recurrent_kernel) * self.v
+            z = (
+                tf.matmul(x, self.kernel)
+                + self.bias
+                + tf.matmul(h * self.u, self.recurrent_kernel) * self.v
+            )
             i, f, g, o = tf.split(z, 4, axis=1)
             c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
             h = tf.sigmoid(o) * tf.tanh(c)
@@ -84,10 +97,15 @@ def keras_layers(arrays, threads, rank1):
 
     embedding = keras.layers.Embedding(*arrays["E"].shape)
     options = {"return_sequences": True, "return_state": True}
-    layer = keras.layers.RNN(Rank1Cell(), **options) if rank1 else keras.layers.LSTM(units, **options)
+    layer = (
+        keras.layers.RNN(Rank1Cell(), **options) if rank1 else keras.layers.LSTM(units, **options)
+    )
     layer(embedding(np.zeros((1, 1), np.int32)))  # builds
     embedding.set_weights([arrays["E"]])
-    layer.set_weights([arrays["W"], arrays["R"], arrays["b"]] + ([arrays["u"][0], arrays["v"][0]] if rank1 else []))
+    layer.set_weights(
+        [arrays["W"], arrays["R"], arrays["b"]]
+        + ([arrays["u"][0], arrays["v"][0]] if rank1 else [])
+    )
     return f"Keras {keras.__version__}, TensorFlow {tf.__version__}", embedding, layer
 
 
@@ -109,7 +127,10 @@ def keras_lstm_part(arrays, threads, rank1):
     def compute():
         h, grads = step()
         names = ["E", "W", "R", "b", "u", "v"]
-        return {"h": h.numpy().transpose(1, 0, 2), **{n: tf.convert_to_tensor(g).numpy() for n, g in zip(names, grads)}}
+        return {
+            "h": h.numpy().transpose(1, 0, 2),
+            **{n: tf.convert_to_tensor(g).numpy() for n, g in zip(names, grads)},
+        }
 
     return version, step, save_check(compute)
 
@@ -123,7 +144,9 @@ def keras_training(arrays, threads, rank1):
     softmax = keras.layers.Dense(len(arrays["softmax_b"]))
     softmax.build((None, None, units))
     softmax.set_weights([arrays["softmax_W"], arrays["softmax_b"]])
-    variables = embedding.trainable_variables + layer.trainable_variables + softmax.trainable_variables
+    variables = (
+        embedding.trainable_variables + layer.trainable_variables + softmax.trainable_variables
+    )
     adam = keras.optimizers.Adam(LR, epsilon=EPSILON)
     adam.build(variables)
     carried = [tf.Variable(tf.zeros([batch, units])) for _ in range(2)]
@@ -131,10 +154,16 @@ def keras_training(arrays, threads, rank1):
     @tf.function
     def train(inputs, targets):
         with tf.GradientTape() as tape:
-            h, *states = layer(embedding(inputs), initial_state=[state.read_value() for state in carried])
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, softmax(h)))
+            h, *states = layer(
+                embedding(inputs), initial_state=[state.read_value() for state in carried]
+            )
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(targets, softmax(h))
+            )
         # The embedding's gradient comes as a row per character of the batch; its norm is that of the rows' sums.
-        grads = [tf.convert_to_tensor(grad) for grad in tape.gradient(loss, [v.value for v in variables])]
+        grads = [
+            tf.convert_to_tensor(grad) for grad in tape.gradient(loss, [v.value for v in variables])
+        ]
         adam.apply(tf.clip_by_global_norm(grads, CLIP)[0], variables)
         for variable, state in zip(carried, states):
             variable.assign(state)
@@ -151,7 +180,9 @@ def torch_layers(arrays, threads):
     torch.set_num_threads(threads)
     vocab, inputs = arrays["E"].shape
     embedding, lstm = torch.nn.Embedding(vocab, inputs), torch.nn.LSTM(inputs, arrays["R"].shape[0])
-    with torch.no_grad():  # the gate order is i, f, g, o there too; matrices are transposed, and there are two biases
+    with (
+        torch.no_grad()
+    ):  # the gate order is i, f, g, o there too; matrices are transposed, and there are two biases
         embedding.weight.copy_(torch.tensor(arrays["E"]))
         lstm.weight_ih_l0.copy_(torch.tensor(arrays["W"].T))
         lstm.weight_hh_l0.copy_(torch.tensor(arrays["R"].T))
@@ -178,8 +209,11 @@ def torch_lstm_part(arrays, threads):
     def compute():
         h = step()
         return {
-            "h": h.detach().numpy(), "E": embedding.weight.grad.numpy(), "W": lstm.weight_ih_l0.grad.numpy().T,
-            "R": lstm.weight_hh_l0.grad.numpy().T, "b": lstm.bias_ih_l0.grad.numpy(),
+            "h": h.detach().numpy(),
+            "E": embedding.weight.grad.numpy(),
+            "W": lstm.weight_ih_l0.grad.numpy().T,
+            "R": lstm.weight_hh_l0.grad.numpy().T,
+            "b": lstm.bias_ih_l0.grad.numpy(),
         }
 
     return version, step, save_check(compute)
@@ -195,7 +229,9 @@ def torch_training(arrays, threads):
         softmax.bias.copy_(torch.tensor(arrays["softmax_b"]))
     # The second bias would be trained too, and the sum of the two twice as fast.
     lstm.bias_hh_l0.requires_grad_(False)
-    parameters = [p for part in (embedding, lstm, softmax) for p in part.parameters() if p.requires_grad]
+    parameters = [
+        p for part in (embedding, lstm, softmax) for p in part.parameters() if p.requires_grad
+    ]
     adam = torch.optim.Adam(parameters, lr=LR, eps=EPSILON, fused=True)
     carried = [torch.zeros(1, arrays["tokens"].shape[-1], arrays["R"].shape[0]) for _ in range(2)]
 
@@ -215,9 +251,14 @@ def torch_training(arrays, threads):
 
 def main():
     workload, name, folder, threads = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-    arrays = {file.removesuffix(".npy"): np.load(os.path.join(folder, file)) for file in os.listdir(folder)}
+    arrays = {
+        file.removesuffix(".npy"): np.load(os.path.join(folder, file))
+        for file in os.listdir(folder)
+    }
     if name == "torch":
-        version, step, check = {"lstm": torch_lstm_part, "enwik8": torch_training}[workload](arrays, threads)
+        version, step, check = {"lstm": torch_lstm_part, "enwik8": torch_training}[workload](
+            arrays, threads
+        )
     else:
         make = {"lstm": keras_lstm_part, "enwik8": keras_training}[workload]
         version, step, check = make(arrays, threads, rank1=name == "keras-rank1")

@@ -34,15 +34,20 @@ def machine():
 
 
 def machine_line(results):
-    return (f"{results['cpu']}, {results['threads']} threads, CPU kernels: {results['library']['CPU kernels']}, "
-            f"late_phase {results['library']['late_phase']}")
+    return (
+        f"{results['cpu']}, {results['threads']} threads, CPU kernels: {results['library']['CPU kernels']}, "
+        f"late_phase {results['library']['late_phase']}"
+    )
 
 
 def run_program(name, arguments, environment=None):
     """The JSON that the benchmark's C++ program prints. `environment` is added to ours."""
     run = subprocess.run(
-        [os.environ["LATE_PHASE_BENCH"], *arguments], capture_output=True, text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})})
+        [os.environ["LATE_PHASE_BENCH"], *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
+    )
     if run.returncode != 0:
         raise SystemExit(f"bench {name}: {' '.join(arguments)} failed:\n{run.stderr}")
     return json.loads(run.stdout)
@@ -53,13 +58,22 @@ def run_benchmarks(name, repetitions, pattern=".*", environment=None):
 
     Returns the seconds of every repetition by benchmark, and Google Benchmark's context.
     """
-    report = run_program(name, [
-        f"--benchmark_filter=^({pattern})/iterations", "--benchmark_format=json", f"--benchmark_repetitions={repetitions}",
-        "--benchmark_enable_random_interleaving=true"], environment)
+    report = run_program(
+        name,
+        [
+            f"--benchmark_filter=^({pattern})/iterations",
+            "--benchmark_format=json",
+            f"--benchmark_repetitions={repetitions}",
+            "--benchmark_enable_random_interleaving=true",
+        ],
+        environment,
+    )
     times = {}
     for entry in report["benchmarks"]:
         if entry["run_type"] == "iteration":
-            times.setdefault(entry["name"].split("/iterations")[0], []).append(entry["real_time"] / 1e3)
+            times.setdefault(entry["name"].split("/iterations")[0], []).append(
+                entry["real_time"] / 1e3
+            )
     return times, report["context"]
 
 
@@ -68,10 +82,17 @@ class Process:
 
     def __init__(self, benchmark, name, command):
         self.benchmark, self.name = benchmark, name
-        self.errors = tempfile.TemporaryFile("w+")  # a pipe that nobody reads would fill and stop it
+        self.errors = tempfile.TemporaryFile(
+            "w+"
+        )  # a pipe that nobody reads would fill and stop it
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
         self.version = self.answer()["version"]
 
     def answer(self):
@@ -111,7 +132,9 @@ def start_peer(workload, name, options, folder, threads):
     """tools/bench/bench_peer.py on the arrays in `folder`."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_peer.py")
     python = options.torch_python if name == "torch" else sys.executable
-    return Process(workload, f"the peer {name}", [python, script, workload, name, folder, str(threads)])
+    return Process(
+        workload, f"the peer {name}", [python, script, workload, name, folder, str(threads)]
+    )
 
 
 def save_arrays(folder, arrays):
@@ -129,10 +152,19 @@ def interval(ratios, rng):
 def members_lines(rounds, target=None):
     """Of rounds [[K = 1, K = 1 again, K = 10], ...] in seconds: ratios within a round. The target is for the interval's upper end."""
     rounds, rng = np.array(rounds), np.random.default_rng(0)
-    lines = [f"{len(rounds)} rounds of K = 1, K = 1 again, K = 10: median of the ratios within a round, bootstrap 95 % interval"]
-    for text, column, limit in [("K = 1 over K = 1 (control)", 1, None), ("K = 10 over K = 1", 2, target)]:
+    lines = [
+        f"{len(rounds)} rounds of K = 1, K = 1 again, K = 10: median of the ratios within a round, bootstrap 95 % interval"
+    ]
+    for text, column, limit in [
+        ("K = 1 over K = 1 (control)", 1, None),
+        ("K = 10 over K = 1", 2, target),
+    ]:
         median, low, high = interval(rounds[:, column] / rounds[:, 0], rng)
-        verdict = f"   target upper end <= {limit}: " + ("met" if high <= limit else "MISSED") if limit else ""
+        verdict = (
+            f"   target upper end <= {limit}: " + ("met" if high <= limit else "MISSED")
+            if limit
+            else ""
+        )
         lines.append(f"{text:38}{median:8.4f}   {low:.4f} to {high:.4f}{verdict}")
     return lines
 
@@ -140,14 +172,20 @@ def members_lines(rounds, target=None):
 def ratio_line(text, value, target=None, at_least=True):
     verdict = ""
     if target is not None:
-        verdict = f"   target {'>=' if at_least else '<='} {target}: " + ("met" if (value >= target) == at_least else "MISSED")
+        verdict = f"   target {'>=' if at_least else '<='} {target}: " + (
+            "met" if (value >= target) == at_least else "MISSED"
+        )
     return f"{text:60}{value:7.3f}{verdict}"
 
 
 def main(parser, check, measure, render):
     """Measures or, with --show, reads a recorded run; prints the report. `check(options)` returns a complaint or None."""
     parser.add_argument("--out", metavar="FILE", help="also write all times as JSON")
-    parser.add_argument("--show", metavar="FILE", help="measure nothing, print the report of a file written by --out")
+    parser.add_argument(
+        "--show",
+        metavar="FILE",
+        help="measure nothing, print the report of a file written by --out",
+    )
     options = parser.parse_args()
     complaint = check(options)
     if complaint:
@@ -171,9 +209,20 @@ def parser(name, description):
 def peer_parser(name, description):
     """The parser of a benchmark that has peers and compares members; `check_peer_options` is its check."""
     result = parser(name, description)
-    result.add_argument("--rounds", type=int, default=5, help="rounds in which everybody runs in turn (default 5)")
-    result.add_argument("--pairs", type=int, default=200, help="rounds of one against ten members; 0 skips them (default 200)")
-    result.add_argument("--torch-python", metavar="PATH", help="an interpreter that has PyTorch, to add it as a peer")
+    result.add_argument(
+        "--rounds", type=int, default=5, help="rounds in which everybody runs in turn (default 5)"
+    )
+    result.add_argument(
+        "--pairs",
+        type=int,
+        default=200,
+        help="rounds of one against ten members; 0 skips them (default 200)",
+    )
+    result.add_argument(
+        "--torch-python",
+        metavar="PATH",
+        help="an interpreter that has PyTorch, to add it as a peer",
+    )
     return result
 
 

@@ -30,29 +30,44 @@ Made from the docstrings by `tools/latephase python tools/develop/api_reference.
 
 def public(module):
     """(name, object) of a module's functions and classes."""
-    return [(name, getattr(module, name)) for name in module.__all__ if callable(getattr(module, name))]
+    return [
+        (name, getattr(module, name)) for name in module.__all__ if callable(getattr(module, name))
+    ]
 
 
 def own_attributes(cls):
     """(name, function or property) of what a class of late_phase adds to those of Keras, where it is documented."""
-    from_outside = {name for base in cls.__mro__ if not base.__module__.startswith("late_phase") for name in vars(base)}
+    from_outside = {
+        name
+        for base in cls.__mro__
+        if not base.__module__.startswith("late_phase")
+        for name in vars(base)
+    }
     return [
         (name, attribute)
         for name, attribute in vars(cls).items()
-        if isinstance(attribute, (types.FunctionType, property)) and attribute.__doc__ and not name.startswith("_") and name not in from_outside
+        if isinstance(attribute, (types.FunctionType, property))
+        and attribute.__doc__
+        and not name.startswith("_")
+        and name not in from_outside
     ]
 
 
 def sections(docstring):
     """Title -> text of the sections of a cleaned docstring; "" is what comes before them."""
     texts = re.split(rf"^({'|'.join(SECTIONS)}):\n", docstring, flags=re.M)
-    return {"": texts[0].strip(), **{title: textwrap.dedent(text).strip() for title, text in zip(texts[1::2], texts[2::2])}}
+    return {
+        "": texts[0].strip(),
+        **{title: textwrap.dedent(text).strip() for title, text in zip(texts[1::2], texts[2::2])},
+    }
 
 
 def items(section):
     """(names, text) of the entries of Args or Raises: `first, second: what they are`."""
     entries = [" ".join(entry.split()) for entry in re.split(r"\n(?=\S)", section)]
-    return [(names.split(", "), text) for names, _, text in (entry.partition(": ") for entry in entries)]
+    return [
+        (names.split(", "), text) for names, _, text in (entry.partition(": ") for entry in entries)
+    ]
 
 
 def signature(module, name, function):
@@ -68,7 +83,9 @@ def _item(names, text):
     """A list entry, in short lines that break no code."""
     entry = f"- {', '.join(f'`{name}`' for name in names)}: {text}"
     whole = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), entry)
-    lines = textwrap.wrap(whole, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    lines = textwrap.wrap(
+        whole, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+    )
     return "\n".join(lines).replace("\0", " ")
 
 
@@ -88,7 +105,9 @@ def _body(docstring):
 
 
 def _attribute(owner, name, attribute):
-    parameters = "" if isinstance(attribute, property) else inspect.signature(attribute.__get__(owner))
+    parameters = (
+        "" if isinstance(attribute, property) else inspect.signature(attribute.__get__(owner))
+    )
     return f"#### `{owner}.{name}{parameters}`\n\n{_body(inspect.getdoc(attribute))}"
 
 
@@ -98,7 +117,11 @@ def render():
     for module in MODULES:
         parts += [f"## {module.__name__}", _body(inspect.getdoc(module))]
         for name, thing in public(module):
-            parts += [f"### {name}", _fenced("python", signature(module.__name__, name, thing)), _body(inspect.getdoc(thing))]
+            parts += [
+                f"### {name}",
+                _fenced("python", signature(module.__name__, name, thing)),
+                _body(inspect.getdoc(thing)),
+            ]
             if inspect.isclass(thing):
                 parts += [_attribute(name, *attribute) for attribute in own_attributes(thing)]
     return "\n\n".join(parts) + "\n"

@@ -53,15 +53,26 @@ def run_tool(name, *arguments):
     """Runs a tool of this Python environment; what it prints is shown only if it fails."""
     tools = os.path.dirname(sys.executable)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["PATH"] = tools + os.pathsep + environment.get("PATH", os.defpath)  # auditwheel looks for patchelf
-    environment.setdefault("SOURCE_DATE_EPOCH", "315532800")  # 1980, the least that a zip file can say
-    run = subprocess.run([os.path.join(tools, name), *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environment["PATH"] = (
+        tools + os.pathsep + environment.get("PATH", os.defpath)
+    )  # auditwheel looks for patchelf
+    environment.setdefault(
+        "SOURCE_DATE_EPOCH", "315532800"
+    )  # 1980, the least that a zip file can say
+    run = subprocess.run(
+        [os.path.join(tools, name), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if run.returncode:
         raise CheckError(f"{name} {arguments[0]} failed:\n{run.stdout.strip()}")
 
 
 def without_relative_links(page):
     """The README for a reader who has no source tree: a link into the tree becomes its words and the path."""
+
     def words(link):
         text, path = link[1], link[2]
         return f"`{path}`" if text == path else f"{text} (`{path}`)"
@@ -84,7 +95,9 @@ def stage(library, program, folder):
         file.write(page)
     for pattern, target in PACKAGED.items():
         root = os.path.join(PROJECT, pattern.partition("/*")[0])
-        for source in filter(os.path.isfile, glob.glob(os.path.join(PROJECT, pattern), recursive=True)):
+        for source in filter(
+            os.path.isfile, glob.glob(os.path.join(PROJECT, pattern), recursive=True)
+        ):
             copy(source, os.path.join(folder, target, os.path.relpath(source, root)))
     for built, place in ((library, LIBRARY), (program, PROGRAM)):
         staged = os.path.join(folder, "python", place)
@@ -95,7 +108,7 @@ def stage(library, program, folder):
 
 
 def only_file(folder):
-    name, = os.listdir(folder)
+    (name,) = os.listdir(folder)
     return os.path.join(folder, name)
 
 
@@ -104,7 +117,17 @@ def build(library, program, folder):
     staged, built, audited = (os.path.join(folder, name) for name in ("staged", "built", "audited"))
     os.mkdir(staged)
     stage(library, program, staged)
-    run_tool("pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", built, staged)
+    run_tool(
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--wheel-dir",
+        built,
+        staged,
+    )
     excluded = [f"--exclude={name}" for name in TENSORFLOW_LIBRARIES]
     run_tool("auditwheel", "repair", "--strip", *excluded, "--wheel-dir", audited, only_file(built))
     return only_file(audited)
@@ -112,20 +135,30 @@ def build(library, program, folder):
 
 def require_no_other_libraries(wheel):
     """auditwheel copies libraries that not every system of the tag has into the wheel; there must be none."""
-    copied = [os.path.basename(name) for name in wheel.namelist() if re.match(r"late_phase\.libs/.", name)]
+    copied = [
+        os.path.basename(name) for name in wheel.namelist() if re.match(r"late_phase\.libs/.", name)
+    ]
     if copied:
-        raise CheckError(f"{LIBRARY} and {PROGRAM} must need no libraries but TensorFlow's and the system's. They also need: {', '.join(copied)}")
+        raise CheckError(
+            f"{LIBRARY} and {PROGRAM} must need no libraries but TensorFlow's and the system's. They also need: {', '.join(copied)}"
+        )
 
 
 def require_own_symbols_only(library):
     """A symbol of another name could meet TensorFlow's or a user's copy of the same library."""
-    listed = subprocess.run(["nm", "--dynamic", "--defined-only", "--format=posix", library], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", "--format=posix", library],
+        capture_output=True,
+        text=True,
+    )
     if listed.returncode:
         raise CheckError(f"not a shared library: {library}: {listed.stderr.strip()}")
     names = [line.split()[0] for line in listed.stdout.splitlines()]
     foreign = [name for name in names if not name.startswith("late_phase_")]
     if foreign or not names:
-        raise CheckError(f"{LIBRARY} must export symbols named late_phase_* only (late_phase.lds). It exports: {', '.join(foreign) or 'nothing'}")
+        raise CheckError(
+            f"{LIBRARY} must export symbols named late_phase_* only (late_phase.lds). It exports: {', '.join(foreign) or 'nothing'}"
+        )
 
 
 def platform_tag(path):
@@ -150,8 +183,17 @@ def make(library, program, folder):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="tools/latephase wheel", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", metavar="DIR", required=True, help="the folder to put the wheel into; made if it is not there")
+    parser = argparse.ArgumentParser(
+        prog="tools/latephase wheel",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        required=True,
+        help="the folder to put the wheel into; made if it is not there",
+    )
     # tools/latephase names those that it built.
     parser.add_argument("--library", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--program", required=True, help=argparse.SUPPRESS)
@@ -162,7 +204,9 @@ def main(arguments=None):
         # There, so that the finished wheel comes to its place in one step.
         unfinished = tempfile.TemporaryDirectory(prefix=".unfinished-wheel-", dir=options.out)
     except OSError as error:
-        parser.error(f"`--out` must be a folder to write to, or a path for a new one. Received: --out={options.out} ({error.strerror})")
+        parser.error(
+            f"`--out` must be a folder to write to, or a path for a new one. Received: --out={options.out} ({error.strerror})"
+        )
     with unfinished as folder:
         try:
             path = make(options.library, options.program, folder)
@@ -171,8 +215,10 @@ def main(arguments=None):
         finished = os.path.join(options.out, os.path.basename(path))
         os.replace(path, finished)
     tag = platform_tag(finished)
-    print(f"{finished}\n{os.path.getsize(finished) / 1e6:.1f} MB, {tag}\n"
-          f"runs on {', '.join(distributions(tag))} and others with glibc {'.'.join(tag.split('_')[1:3])} or newer")
+    print(
+        f"{finished}\n{os.path.getsize(finished) / 1e6:.1f} MB, {tag}\n"
+        f"runs on {', '.join(distributions(tag))} and others with glibc {'.'.join(tag.split('_')[1:3])} or newer"
+    )
 
 
 if __name__ == "__main__":

@@ -17,13 +17,18 @@ LISTED = "sm_80"
 _EVENT = re.compile(
     r"Compiling entry function '(?P<symbol>\S+)' for '(?P<architecture>\w+)'"
     r"|(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
-    r"|Used (?P<registers>\d+) registers(?:.*?(?P<shared>\d+) bytes smem)?")
+    r"|Used (?P<registers>\d+) registers(?:.*?(?P<shared>\d+) bytes smem)?"
+)
 # Template arguments that only choose among variants of one kernel.
-_VARIANT = re.compile(r"-?\d+\w*|true|false|float|double|Half|BFloat16|u?int\d*(_t)?|long( long)?|unsigned( \w+)*")
+_VARIANT = re.compile(
+    r"-?\d+\w*|true|false|float|double|Half|BFloat16|u?int\d*(_t)?|long( long)?|unsigned( \w+)*"
+)
 
 
 def demangled(symbols):
-    return subprocess.run(["c++filt"], input="\n".join(symbols), capture_output=True, text=True, check=True).stdout.splitlines()
+    return subprocess.run(
+        ["c++filt"], input="\n".join(symbols), capture_output=True, text=True, check=True
+    ).stdout.splitlines()
 
 
 def short_name(signature):
@@ -60,10 +65,20 @@ def parse(source, text):
     kernels = []
     for event in _EVENT.finditer(text):
         if event["symbol"]:
-            kernels.append({"source": source, "kernel": event["symbol"], "architecture": event["architecture"],
-                            "registers": 0, "shared_bytes": 0, "spill_bytes": 0})
+            kernels.append(
+                {
+                    "source": source,
+                    "kernel": event["symbol"],
+                    "architecture": event["architecture"],
+                    "registers": 0,
+                    "shared_bytes": 0,
+                    "spill_bytes": 0,
+                }
+            )
         elif event["registers"]:
-            kernels[-1].update(registers=int(event["registers"]), shared_bytes=int(event["shared"] or 0))
+            kernels[-1].update(
+                registers=int(event["registers"]), shared_bytes=int(event["shared"] or 0)
+            )
         else:  # of the kernel or of a function that it calls
             kernels[-1]["spill_bytes"] += int(event["stores"]) + int(event["loads"])
     for kernel, signature in zip(kernels, demangled(kernel["kernel"] for kernel in kernels)):
@@ -84,16 +99,24 @@ def read_reports(paths):
 
 def library_sizes(path):
     """Bytes of the op library, and of the CUDA code in it."""
-    sections = subprocess.run(["readelf", "--sections", "--wide", path], capture_output=True, text=True, check=True).stdout
+    sections = subprocess.run(
+        ["readelf", "--sections", "--wide", path], capture_output=True, text=True, check=True
+    ).stdout
     cuda = re.search(r"\.nv_fatbin\s+\S+\s+\w+\s+\w+\s+(\w+)", sections)
     return {"bytes": os.path.getsize(path), "cuda_bytes": int(cuda[1], 16) if cuda else 0}
 
 
 def require_no_spills(kernels):
-    spilling = [f"  {k['kernel']} in {k['source']}, {k['architecture']}: {k['spill_bytes']} bytes" for k in kernels if k["spill_bytes"]]
+    spilling = [
+        f"  {k['kernel']} in {k['source']}, {k['architecture']}: {k['spill_bytes']} bytes"
+        for k in kernels
+        if k["spill_bytes"]
+    ]
     if spilling:
-        raise SystemExit("cuda-report: kernels spill registers to memory; give them fewer values at a time, or tell __launch_bounds__ how "
-                         "few blocks will do:\n" + "\n".join(spilling))
+        raise SystemExit(
+            "cuda-report: kernels spill registers to memory; give them fewer values at a time, or tell __launch_bounds__ how "
+            "few blocks will do:\n" + "\n".join(spilling)
+        )
 
 
 def summary(version, kernels, library):
@@ -101,10 +124,25 @@ def summary(version, kernels, library):
     architectures = []
     for name in sorted({kernel["architecture"] for kernel in kernels}):
         of_this = [kernel for kernel in kernels if kernel["architecture"] == name]
-        architectures.append({"architecture": name, "kernels": len(of_this), "most_registers": max(k["registers"] for k in of_this),
-                              "spill_bytes": sum(k["spill_bytes"] for k in of_this)})
-    listed = [{key: value for key, value in kernel.items() if key != "architecture"} for kernel in kernels if kernel["architecture"] == LISTED]
-    return {"toolkit": version, "library": library, "architectures": architectures, "kernels": sorted(listed, key=lambda k: (k["source"], k["kernel"]))}
+        architectures.append(
+            {
+                "architecture": name,
+                "kernels": len(of_this),
+                "most_registers": max(k["registers"] for k in of_this),
+                "spill_bytes": sum(k["spill_bytes"] for k in of_this),
+            }
+        )
+    listed = [
+        {key: value for key, value in kernel.items() if key != "architecture"}
+        for kernel in kernels
+        if kernel["architecture"] == LISTED
+    ]
+    return {
+        "toolkit": version,
+        "library": library,
+        "architectures": architectures,
+        "kernels": sorted(listed, key=lambda k: (k["source"], k["kernel"])),
+    }
 
 
 def _between(values):
@@ -118,27 +156,47 @@ def render(results):
     for kernel in results["kernels"]:
         variants.setdefault((kernel["source"], kernel_of(kernel["kernel"])), []).append(kernel)
     library = results["library"]
-    lines = [f"_late_phase_ops.so: {library['bytes'] / 1e6:.1f} MB, of which {library['cuda_bytes'] / 1e6:.1f} MB are CUDA code", "",
-             f"CUDA {results['toolkit']}, {LISTED}",
-             f"{'kernel':44}{'variants':>10}{'registers':>12}{'shared bytes':>14}{'spilled':>9}"]
+    lines = [
+        f"_late_phase_ops.so: {library['bytes'] / 1e6:.1f} MB, of which {library['cuda_bytes'] / 1e6:.1f} MB are CUDA code",
+        "",
+        f"CUDA {results['toolkit']}, {LISTED}",
+        f"{'kernel':44}{'variants':>10}{'registers':>12}{'shared bytes':>14}{'spilled':>9}",
+    ]
     source = None
     for (of, kernel), some in variants.items():
         if of != source:
             source = of
             lines.append(source)
-        lines.append(f"  {kernel:42}{len(some):10}{_between([k['registers'] for k in some]):>12}"
-                     f"{_between([k['shared_bytes'] for k in some]):>14}{sum(k['spill_bytes'] for k in some):9}")
+        lines.append(
+            f"  {kernel:42}{len(some):10}{_between([k['registers'] for k in some]):>12}"
+            f"{_between([k['shared_bytes'] for k in some]):>14}{sum(k['spill_bytes'] for k in some):9}"
+        )
     lines += ["", f"{'all of them':44}{'variants':>10}{'registers':>12}{'':14}{'spilled':>9}"]
     for a in results["architectures"]:
-        lines.append(f"  {a['architecture']:42}{a['kernels']:10}{'at most ' + str(a['most_registers']):>12}{'':14}{a['spill_bytes']:9}")
+        lines.append(
+            f"  {a['architecture']:42}{a['kernels']:10}{'at most ' + str(a['most_registers']):>12}{'':14}{a['spill_bytes']:9}"
+        )
     return lines
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="tools/latephase cuda-report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"also record the numbers in {RECORD} and the table in {TABLE}")
+    parser = argparse.ArgumentParser(
+        prog="tools/latephase cuda-report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"also record the numbers in {RECORD} and the table in {TABLE}",
+    )
     parser.add_argument("--library", required=True, help="the op library, whose size is told")
-    parser.add_argument("reports", metavar="REPORT", nargs="*", help="reports of ptxas (default: those of all CUDA cores)")
+    parser.add_argument(
+        "reports",
+        metavar="REPORT",
+        nargs="*",
+        help="reports of ptxas (default: those of all CUDA cores)",
+    )
     options = parser.parse_args(arguments)
     version, kernels = read_reports(options.reports)
     results = summary(version, kernels, library_sizes(options.library))

@@ -39,6 +39,8 @@ def keep(run, destination):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or not any(os.path.exists(os.path.join(sys.argv[1], name)) for name in ("config.toml", "sweep.json")):
+    if len(sys.argv) != 3 or not any(
+        os.path.exists(os.path.join(sys.argv[1], name)) for name in ("config.toml", "sweep.json")
+    ):
         raise SystemExit(__doc__)
     keep(sys.argv[1], sys.argv[2])

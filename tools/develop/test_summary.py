@@ -70,11 +70,17 @@ def cases_of_run(events, read=None):
     for event in events:
         identity = event.get("id", {})
         kind = next(iter(identity), "")
-        label = identity.get(kind, {}).get("label") if isinstance(identity.get(kind), dict) else None
+        label = (
+            identity.get(kind, {}).get("label") if isinstance(identity.get(kind), dict) else None
+        )
         if kind == "testResult":
             key = (label, identity[kind].get("run"), identity[kind].get("shard"))
             results[key] = event["testResult"]
-        elif kind == "targetCompleted" and "completed" in event and not event["completed"].get("success"):
+        elif (
+            kind == "targetCompleted"
+            and "completed" in event
+            and not event["completed"].get("success")
+        ):
             problems.setdefault(label, _BUILD_FAILED)
         elif "aborted" in event and kind in ("targetCompleted", "targetConfigured"):
             problems.setdefault(label, _BUILD_FAILED)
@@ -90,7 +96,9 @@ def cases_of_run(events, read=None):
     cases += [Case(t, "", "failed", why) for t, why in problems.items() if t not in tested]
     if not exit_name:
         cases.append(Case("bazel", "", "failed", "stopped before the end of the run"))
-    elif exit_name not in ("SUCCESS", "NO_TESTS_FOUND") and all(c.outcome != "failed" for c in cases):
+    elif exit_name not in ("SUCCESS", "NO_TESTS_FOUND") and all(
+        c.outcome != "failed" for c in cases
+    ):
         # For example a BUILD file that does not parse, whose targets Bazel then does not know.
         cases.append(Case("bazel", "", "failed", f"{exit_name}: see the messages above"))
     return cases

@@ -47,7 +47,9 @@ def read(run):
     """
     folder = pathlib.Path(run)
     if not folder.name.startswith("step-"):
-        folder = bundle.newest(folder if any(folder.glob("step-*")) else find_run(run)[0] / "checkpoint")
+        folder = bundle.newest(
+            folder if any(folder.glob("step-*")) else find_run(run)[0] / "checkpoint"
+        )
     return bundle.read(folder).variables
 
 
@@ -128,7 +130,9 @@ def save(model, run):
     """
     opened = _OpenRun(run)
     received = opened.weights_of(model)
-    _require_same(_shapes(opened.weights), _shapes(received), "`model` must be the network of the run")
+    _require_same(
+        _shapes(opened.weights), _shapes(received), "`model` must be the network of the run"
+    )
     values = {}
     for name, variable in received.items():
         value, before = variable.numpy(), opened.stored[name]
@@ -157,11 +161,16 @@ class _OpenRun:
         self.checkpoint = bundle.newest(folder / "checkpoint")
         self.contents = bundle.read(self.checkpoint)
         if config["program"] not in _NETWORKS:
-            raise ValueError(f"`run` must be of `tools/latephase train {' or '.join(_NETWORKS)}`. Received: program={config['program']!r}")
+            raise ValueError(
+                f"`run` must be of `tools/latephase train {' or '.join(_NETWORKS)}`. Received: program={config['program']!r}"
+            )
         self._networks = _NETWORKS[config["program"]]
         self.network = self._networks.build(config, self.contents)
         self.weights = self.weights_of(self.network)
-        self.stored = {name: self.contents.variables[name] for name in self.weights.keys() & self.contents.variables.keys()}
+        self.stored = {
+            name: self.contents.variables[name]
+            for name in self.weights.keys() & self.contents.variables.keys()
+        }
         expected, shapes = _shapes(self.weights), _shapes(self.stored)
         for name, shape in shapes.items():
             if shape == (1, *expected[name]):  # the program keeps one row where Keras has none
@@ -169,7 +178,11 @@ class _OpenRun:
         _require_same(expected, shapes, f"{self.checkpoint} must be of the network in config.toml")
 
     def weights_of(self, model):
-        return {self._networks.name_in_checkpoint(layer.name, weight.name): weight for layer in model.layers for weight in layer.weights}
+        return {
+            self._networks.name_in_checkpoint(layer.name, weight.name): weight
+            for layer in model.layers
+            for weight in layer.weights
+        }
 
     def averages(self):
         """What SWA has made of `stored`."""
@@ -179,7 +192,9 @@ class _OpenRun:
                 "training images, and not stored. Received: weights='swa'"
             )
         if not self.contents.variables.get("late_phase/swa_count", 0):
-            raise ValueError(f"`weights` must be \"collapsed\": SWA has no sample at step {self.contents.step}. Received: weights='swa'")
+            raise ValueError(
+                f"`weights` must be \"collapsed\": SWA has no sample at step {self.contents.step}. Received: weights='swa'"
+            )
         return {name: self.contents.variables[name + "/swa"] for name in self.stored}
 
 

@@ -13,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 _BUNDLE = "state"
-_INCOMPLETE = ".incomplete"  # the program's name too: whoever writes next clears what a killed process left
+_INCOMPLETE = (
+    ".incomplete"  # the program's name too: whoever writes next clears what a killed process left
+)
 # What is not a variable of the training graph.
 _OF_THE_FILE = "late_phase_checkpoint/"
 _SETTINGS = _OF_THE_FILE + "settings"
@@ -22,7 +24,11 @@ _STEP = _OF_THE_FILE + "step"
 
 def _checkpoints(folder):
     """Complete ones, oldest first: the numbers are padded, so names sort like steps."""
-    return sorted(path for path in folder.iterdir() if path.name.startswith("step-")) if folder.is_dir() else []
+    return (
+        sorted(path for path in folder.iterdir() if path.name.startswith("step-"))
+        if folder.is_dir()
+        else []
+    )
 
 
 def newest(folder):
@@ -33,7 +39,9 @@ def newest(folder):
     """
     found = _checkpoints(pathlib.Path(folder))
     if not found:
-        raise FileNotFoundError(f"There must be a checkpoint, a folder step-…. Received: {folder}, which has none")
+        raise FileNotFoundError(
+            f"There must be a checkpoint, a folder step-…. Received: {folder}, which has none"
+        )
     return found[-1]
 
 
@@ -50,7 +58,9 @@ class Contents:
 
     def __init__(self, tensors):
         self._tensors = tensors
-        self.variables = {name: value for name, value in tensors.items() if not name.startswith(_OF_THE_FILE)}
+        self.variables = {
+            name: value for name, value in tensors.items() if not name.startswith(_OF_THE_FILE)
+        }
         self.step = int(tensors[_STEP])
         settings = dict(setting.decode().split("=", 1) for setting in tensors[_SETTINGS])
         self.members, self.start = int(settings["members"]), int(settings["start"])
@@ -69,7 +79,10 @@ class Contents:
         """A tensor bundle of it."""
         names = sorted(self._tensors)
         tf.raw_ops.SaveV2(
-            prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=[self._tensors[name] for name in names]
+            prefix=str(prefix),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[self._tensors[name] for name in names],
         )
 
 
@@ -83,9 +96,13 @@ def read(checkpoint):
         reader = tf.train.load_checkpoint(str(pathlib.Path(checkpoint) / _BUNDLE))
         tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError, LookupError) as error:
-        raise ValueError(f"The checkpoint must be complete and in TensorFlow's format. Received: {checkpoint}: {error}") from error
+        raise ValueError(
+            f"The checkpoint must be complete and in TensorFlow's format. Received: {checkpoint}: {error}"
+        ) from error
     if _SETTINGS not in tensors or _STEP not in tensors:
-        raise ValueError(f"The checkpoint must be one of tools/latephase train. Received: {checkpoint}, which has no {_SETTINGS}")
+        raise ValueError(
+            f"The checkpoint must be one of tools/latephase train. Received: {checkpoint}, which has no {_SETTINGS}"
+        )
     return Contents(tensors)
 
 

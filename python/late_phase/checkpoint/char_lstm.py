@@ -25,9 +25,14 @@ def build(config, contents):
       contents: of its checkpoint, which has the text's vocabulary.
     """
     if "vocabulary" not in contents.variables:
-        raise ValueError("The checkpoint must hold the vocabulary, as those of enwik8 do. Received: vocabulary missing")
+        raise ValueError(
+            "The checkpoint must hold the vocabulary, as those of enwik8 do. Received: vocabulary missing"
+        )
     vocabulary = len(contents.variables["vocabulary"])
-    near_zero, near_one = keras.initializers.RandomUniform(-0.01, 0.01), keras.initializers.RandomUniform(0.99, 1.01)
+    near_zero, near_one = (
+        keras.initializers.RandomUniform(-0.01, 0.01),
+        keras.initializers.RandomUniform(0.99, 1.01),
+    )
 
     def named(name):
         return {"name": name, "dtype": config["dtype"]}
@@ -42,13 +47,19 @@ def build(config, contents):
         **named("lstm"),
     }
     tokens = keras.Input((None,), dtype="int32", name="tokens")
-    x = keras.layers.Embedding(vocabulary, config["embedding"], embeddings_initializer=near_zero, **named("embedding"))(tokens)
+    x = keras.layers.Embedding(
+        vocabulary, config["embedding"], embeddings_initializer=near_zero, **named("embedding")
+    )(tokens)
     # The controls of a network are called after it.
     if config["model"] == "late-phase" or config["model"].startswith("rank1"):
-        x = Rank1LSTM(members=contents.members, u_initializer=near_one, v_initializer=near_one, **lstm)(x)
+        x = Rank1LSTM(
+            members=contents.members, u_initializer=near_one, v_initializer=near_one, **lstm
+        )(x)
     else:
         x = keras.layers.LSTM(**lstm)(x)
-    logits = keras.layers.Dense(vocabulary, kernel_initializer=near_zero, bias_initializer=near_zero, **named("softmax"))(x)
+    logits = keras.layers.Dense(
+        vocabulary, kernel_initializer=near_zero, bias_initializer=near_zero, **named("softmax")
+    )(x)
     return keras.Model(tokens, logits, name="char_lstm")
 
 

@@ -12,7 +12,12 @@ _EPSILON, _MOMENTUM = 1e-5, 0.9
 _IMAGE = (32, 32, 3)
 _CLASSES = {"cifar10": 10, "cifar100": 100}
 # Keras's name of a weight -> the program's, where they differ.
-_WEIGHTS = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
+_WEIGHTS = {
+    "gamma": "scale",
+    "beta": "offset",
+    "moving_mean": "mean",
+    "moving_variance": "variance",
+}
 
 
 def build(config, contents):
@@ -51,8 +56,16 @@ class _Layers:
             x = keras.layers.MaxPooling2D(2, **self._named(f"pool{layer}"))(x)
         x = keras.layers.Flatten(**self._named("flatten"))(x)
         for layer, units in ((2, 120), (3, 84)):
-            options = {"activation": "relu", "kernel_initializer": _initializer(), **self._named(f"dense{layer}")}
-            x = (Rank1Dense(units, self._members, **options) if self._rank1() else keras.layers.Dense(units, **options))(x)
+            options = {
+                "activation": "relu",
+                "kernel_initializer": _initializer(),
+                **self._named(f"dense{layer}"),
+            }
+            x = (
+                Rank1Dense(units, self._members, **options)
+                if self._rank1()
+                else keras.layers.Dense(units, **options)
+            )(x)
             x = self._dropout(f"dropout{layer}", self._batch_norm(f"bn{layer}")(x))
         return x
 
@@ -63,9 +76,13 @@ class _Layers:
             width = 16 * 2**group * self._config["width"]
             for block in range((self._config["depth"] - 4) // 6):
                 stride = 2 if group > 0 and block == 0 else 1
-                x = self._block(f"group{group}_block{block}", x, width, stride, project=channels != width)
+                x = self._block(
+                    f"group{group}_block{block}", x, width, stride, project=channels != width
+                )
                 channels = width
-        return keras.layers.GlobalAveragePooling2D(**self._named("pool"))(self._batch_norm_relu("bn", "relu", x))
+        return keras.layers.GlobalAveragePooling2D(**self._named("pool"))(
+            self._batch_norm_relu("bn", "relu", x)
+        )
 
     def _block(self, name, x, width, stride, project):
         """A pre-activation residual block; if the channels change, the shortcut is a projection."""
@@ -79,18 +96,35 @@ class _Layers:
         y = self._batch_norm_relu(f"{name}_bn1", f"{name}_relu1", y)
         y = self._dropout(f"{name}_dropout", y)
         y = self._convolution(f"{name}_conv1", width, 3, padding="same")(y)
-        shortcut = self._convolution(f"{name}_shortcut", width, 1, strides=stride)(activated) if project else x
+        shortcut = (
+            self._convolution(f"{name}_shortcut", width, 1, strides=stride)(activated)
+            if project
+            else x
+        )
         return keras.layers.Add(**self._named(f"{name}_add"))([y, shortcut])
 
     def _head(self, features):
-        options = {"units": _CLASSES[self._config["dataset"]], "kernel_initializer": _initializer(), **self._named("head")}
+        options = {
+            "units": _CLASSES[self._config["dataset"]],
+            "kernel_initializer": _initializer(),
+            **self._named("head"),
+        }
         if self._has_members("late_head"):
             return Dense(members=self._members, **options)(features)
         return keras.layers.Dense(**options)(features)
 
     def _convolution(self, name, maps, size, use_bias=False, **options):
-        options = {"use_bias": use_bias, "kernel_initializer": _initializer(), **options, **self._named(name)}
-        return Rank1Conv2D(maps, size, self._members, **options) if self._rank1() else keras.layers.Conv2D(maps, size, **options)
+        options = {
+            "use_bias": use_bias,
+            "kernel_initializer": _initializer(),
+            **options,
+            **self._named(name),
+        }
+        return (
+            Rank1Conv2D(maps, size, self._members, **options)
+            if self._rank1()
+            else keras.layers.Conv2D(maps, size, **options)
+        )
 
     def _rank1(self):
         return self._config.get("late_rank1", False)
@@ -118,12 +152,18 @@ class _Layers:
 def _require_layers_of_keras(config, networks):
     """Refuses networks for which there are no layers."""
     if config["network"] not in networks:
-        raise ValueError(f"`network` must be {' or '.join(networks)} to be built in Keras. Received: network={config['network']!r}")
+        raise ValueError(
+            f"`network` must be {' or '.join(networks)} to be built in Keras. Received: network={config['network']!r}"
+        )
     if config["model"] == "batch-ensemble":
-        raise ValueError("`model` must be base or late-phase to be built in Keras. Received: model='batch-ensemble'")
+        raise ValueError(
+            "`model` must be base or late-phase to be built in Keras. Received: model='batch-ensemble'"
+        )
     for setting in ("hypernetwork", "late_all"):
         if config.get(setting, False):
-            raise ValueError(f"`{setting}` must be false in a run that is built in Keras. Received: {setting}=True")
+            raise ValueError(
+                f"`{setting}` must be false in a run that is built in Keras. Received: {setting}=True"
+            )
 
 
 def _initializer():

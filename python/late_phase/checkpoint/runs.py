@@ -12,12 +12,16 @@ class _Config(dict):
 
     def __init__(self, path):
         if not path.is_file():
-            raise FileNotFoundError(f"`run` must be the folder of a run, with config.toml and checkpoint/. Received: {path.parent}")
+            raise FileNotFoundError(
+                f"`run` must be the folder of a run, with config.toml and checkpoint/. Received: {path.parent}"
+            )
         self._path = path
         try:
             super().__init__(tomllib.loads(path.read_text()))
         except ValueError as error:
-            raise ValueError(f"config.toml must be as the program wrote it. Received: {path}: {error}") from error
+            raise ValueError(
+                f"config.toml must be as the program wrote it. Received: {path}: {error}"
+            ) from error
 
     def __missing__(self, name):
         raise ValueError(f"config.toml must have `{name}`. Received: {self._path}, which does not")

@@ -52,8 +52,12 @@ def collapse(model, dataset=None, steps=None, probe=None):
         of your own leaves out something that its outputs depend on.
     """
     if steps is not None and dataset is None:
-        raise ValueError(f"`steps` must be None without `dataset`. Received: steps={steps!r}, dataset=None")
-    copy, pairs = _copy(model, lambda layer: layer.plain_layer() if isinstance(layer, MemberLayer) else None)
+        raise ValueError(
+            f"`steps` must be None without `dataset`. Received: steps={steps!r}, dataset=None"
+        )
+    copy, pairs = _copy(
+        model, lambda layer: layer.plain_layer() if isinstance(layer, MemberLayer) else None
+    )
     for layer, other in pairs:
         if isinstance(other, MemberLayer):
             raise ValueError(
@@ -103,10 +107,25 @@ def convert(model, members, batch_norm=True, head=True, probe=None):
     check_members(members)
     require_graph(model)
     chosen = _chosen(model, members, batch_norm, head)
-    copy, pairs = _copy(model, lambda layer: _with_members(layer, members) if layer in chosen and type(layer) in _WITH_MEMBERS else None)
-    left = list(dict.fromkeys(layer.path for layer, other in pairs if layer in chosen and not isinstance(other, MemberLayer)))
+    copy, pairs = _copy(
+        model,
+        lambda layer: (
+            _with_members(layer, members)
+            if layer in chosen and type(layer) in _WITH_MEMBERS
+            else None
+        ),
+    )
+    left = list(
+        dict.fromkeys(
+            layer.path
+            for layer, other in pairs
+            if layer in chosen and not isinstance(other, MemberLayer)
+        )
+    )
     if len(left) == len(chosen):
-        raise ValueError(f"There must be a layer that can get members. Received: none but {', '.join(left)}, inside other layers or of other classes")
+        raise ValueError(
+            f"There must be a layer that can get members. Received: none but {', '.join(left)}, inside other layers or of other classes"
+        )
     if left:
         warnings.warn(
             f"`convert` leaves {', '.join(left)} without members: they are made inside other layers, or are of classes of their own. "
@@ -121,13 +140,19 @@ def _chosen(model, members, batch_norm, head):
     """The layers that should get members."""
     layers = flatten_layers(model, include_self=False)
     have = [layer for layer in layers if isinstance(layer, MemberLayer)]
-    chosen = [layer for layer in layers if batch_norm and isinstance(layer, keras.layers.BatchNormalization)]
+    chosen = [
+        layer
+        for layer in layers
+        if batch_norm and isinstance(layer, keras.layers.BatchNormalization)
+    ]
     if head:
         last = model
         while inner_layers(last) and not isinstance(last, MemberLayer):
             last = inner_layers(last)[-1]
         if last not in have and type(last) is not keras.layers.Dense:
-            raise ValueError(f"The last layer must be Dense to get members; else pass head=False. Received: {last.name}, {type(last).__name__}")
+            raise ValueError(
+                f"The last layer must be Dense to get members; else pass head=False. Received: {last.name}, {type(last).__name__}"
+            )
         chosen.append(last)
     converted = [layer for layer in chosen if layer in have] or (have if not chosen else [])
     if converted:
@@ -137,21 +162,37 @@ def _chosen(model, members, batch_norm, head):
         )
     for layer in have:
         if layer.members != members:
-            raise ValueError(f"`members` must be that of the layers that have members. Received: members={members}, {layer.members} in {layer.name}")
+            raise ValueError(
+                f"`members` must be that of the layers that have members. Received: members={members}, {layer.members} in {layer.name}"
+            )
     if not chosen:
-        raise ValueError("There must be a BatchNormalization layer, or a head, to get members. Received: a model without")
+        raise ValueError(
+            "There must be a BatchNormalization layer, or a head, to get members. Received: a model without"
+        )
     return chosen
 
 
 def _with_members(layer, members):
     cls = _WITH_MEMBERS[type(layer)]
     required = {"units": layer.units} if cls is Dense else {}
-    config, default, known = layer.get_config(), type(layer)(**required).get_config(), cls(members=members, **required).get_config()
-    lacking = {key: value for key, value in config.items() if key not in known and value != default.get(key)}
+    config, default, known = (
+        layer.get_config(),
+        type(layer)(**required).get_config(),
+        cls(members=members, **required).get_config(),
+    )
+    lacking = {
+        key: value
+        for key, value in config.items()
+        if key not in known and value != default.get(key)
+    }
     if lacking:
         options = ", ".join(f"{key}={value!r}" for key, value in lacking.items())
-        raise ValueError(f"{layer.name} cannot get members: {cls.__name__} with members has no such option. Received: {options}")
-    return cls.from_config({**{key: value for key, value in config.items() if key in known}, "members": members})
+        raise ValueError(
+            f"{layer.name} cannot get members: {cls.__name__} with members has no such option. Received: {options}"
+        )
+    return cls.from_config(
+        {**{key: value for key, value in config.items() if key in known}, "members": members}
+    )
 
 
 def has_graph(model):
@@ -161,9 +202,13 @@ def has_graph(model):
 
 def require_graph(model):
     if not has_graph(model):
-        raise ValueError(f"`model` must be Sequential or Functional, whose layers are known one by one. Received: {type(model).__name__}")
+        raise ValueError(
+            f"`model` must be Sequential or Functional, whose layers are known one by one. Received: {type(model).__name__}"
+        )
     if not model.built:
-        raise ValueError("`model` must be built: call it once, or give it an Input. Received: one without weights")
+        raise ValueError(
+            "`model` must be built: call it once, or give it an Input. Received: one without weights"
+        )
 
 
 def _copy(model, replace):
@@ -208,7 +253,10 @@ def _remade(layer, replace):
             return type(value)(map(exchanged, value))
         if not isinstance(value, dict):
             return value
-        if isinstance(value.get("config"), dict) and (value.get("class_name"), value["config"].get("name")) in inner:
+        if (
+            isinstance(value.get("config"), dict)
+            and (value.get("class_name"), value["config"].get("name")) in inner
+        ):
             return {**value, **inner[value["class_name"], value["config"]["name"]]}
         return {key: exchanged(part) for key, part in value.items()}
 
@@ -235,7 +283,9 @@ def _copy_state(layer, other):
     if isinstance(layer, MemberLayer) and not isinstance(other, MemberLayer):
         other.set_weights(layer.plain_weights())
     elif isinstance(other, MemberLayer) and not isinstance(layer, MemberLayer):
-        other.set_weights([np.repeat(w[np.newaxis], other.members, axis=0) for w in layer.get_weights()])
+        other.set_weights(
+            [np.repeat(w[np.newaxis], other.members, axis=0) for w in layer.get_weights()]
+        )
     else:
         # What Keras does to save a layer and load it: it includes state that is no weight, and what is computed from the weights.
         store = {}

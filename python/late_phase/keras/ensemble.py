@@ -54,7 +54,9 @@ def ensemble(model, activation=None):
     layers = [layer for layer in flatten_layers(model) if isinstance(layer, MemberLayer)]
     members = sorted({layer.members for layer in layers})
     if len(members) != 1:
-        raise ValueError(f"`model` must have layers with members, as many in all. Received: members={members}")
+        raise ValueError(
+            f"`model` must have layers with members, as many in all. Received: members={members}"
+        )
     for layer in layers:
         if type(layer).call_members is MemberLayer.call_members:
             raise ValueError(
@@ -63,11 +65,18 @@ def ensemble(model, activation=None):
     fold = _Fold(members[0])
     inputs = [keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in model.inputs]
     outputs = fold.run(model, inputs)
-    mean = [MeanOfMembers(members[0], activation, dtype="float64" if x.dtype == "float64" else "float32")(x) for x in outputs]
+    mean = [
+        MeanOfMembers(
+            members[0], activation, dtype="float64" if x.dtype == "float64" else "float32"
+        )(x)
+        for x in outputs
+    ]
     if isinstance(model, keras.Sequential):
         return keras.Model(inputs[0], mean[0], name=f"{model.name}_ensemble")
     pack = keras.tree.pack_sequence_as
-    return keras.Model(pack(model.input, inputs), pack(model.output, mean), name=f"{model.name}_ensemble")
+    return keras.Model(
+        pack(model.input, inputs), pack(model.output, mean), name=f"{model.name}_ensemble"
+    )
 
 
 class _Fold:
@@ -90,7 +99,9 @@ class _Fold:
         return [self._for_members(x) for x in keras.tree.flatten(outputs)]
 
     def _call(self, layer, *args, **kwargs):
-        tensors = [x for x in keras.tree.flatten((args, kwargs)) if isinstance(x, keras.KerasTensor)]
+        tensors = [
+            x for x in keras.tree.flatten((args, kwargs)) if isinstance(x, keras.KerasTensor)
+        ]
         if isinstance(layer, MemberLayer):
             stand_in = self._stand_in(layer, lambda: AllMembers(layer, name=layer.name))
         elif _has_members(layer):
@@ -100,22 +111,32 @@ class _Fold:
                     f"Received: one inside of {layer.name}, {type(layer).__name__}"
                 )
             flags = tuple(id(x) in self._per_member for x in tensors)
-            outputs = self._stand_in((layer, flags), lambda: self._nested(layer, flags))(*args, **kwargs)
+            outputs = self._stand_in((layer, flags), lambda: self._nested(layer, flags))(
+                *args, **kwargs
+            )
             return self._mark(outputs)
         elif any(id(x) in self._per_member for x in tensors):
             stand_in = layer
         else:
             return layer(*args, **kwargs)
-        args, kwargs = keras.tree.map_structure(lambda x: self._for_members(x) if isinstance(x, keras.KerasTensor) else x, (args, kwargs))
+        args, kwargs = keras.tree.map_structure(
+            lambda x: self._for_members(x) if isinstance(x, keras.KerasTensor) else x,
+            (args, kwargs),
+        )
         return self._mark(stand_in(*args, **kwargs))
 
     def _nested(self, model, per_member):
-        inputs = [keras.Input(batch_shape=(None, *x.shape[1:]), dtype=x.dtype) for x in model.inputs]
+        inputs = [
+            keras.Input(batch_shape=(None, *x.shape[1:]), dtype=x.dtype) for x in model.inputs
+        ]
         self._mark([x for x, flag in zip(inputs, per_member, strict=True) if flag])
         outputs = self.run(model, inputs)
         if isinstance(model, keras.Sequential):
             return keras.Model(inputs[0], outputs[0])
-        return keras.Model(keras.tree.pack_sequence_as(model.input, inputs), keras.tree.pack_sequence_as(model.output, outputs))
+        return keras.Model(
+            keras.tree.pack_sequence_as(model.input, inputs),
+            keras.tree.pack_sequence_as(model.output, outputs),
+        )
 
     def _stand_in(self, key, make):
         if key not in self._stand_ins:
@@ -135,7 +156,9 @@ class _Fold:
 
 
 def _has_members(layer):
-    return isinstance(layer, keras.Layer) and any(isinstance(inner, MemberLayer) for inner in flatten_layers(layer))
+    return isinstance(layer, keras.Layer) and any(
+        isinstance(inner, MemberLayer) for inner in flatten_layers(layer)
+    )
 
 
 @register
@@ -156,7 +179,9 @@ class Replicas(keras.layers.Layer):
 
     def compute_output_spec(self, inputs):
         batch = inputs.shape[0]
-        return keras.KerasTensor((None if batch is None else self.members * batch, *inputs.shape[1:]), inputs.dtype)
+        return keras.KerasTensor(
+            (None if batch is None else self.members * batch, *inputs.shape[1:]), inputs.dtype
+        )
 
     def get_config(self):
         return {**super().get_config(), "members": self.members}
@@ -179,7 +204,9 @@ class AllMembers(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs, *args, mask=None, **kwargs):
-        return self.layer.call_members(inputs, *args, **kwargs, **({"mask": mask} if self._takes_mask else {}))
+        return self.layer.call_members(
+            inputs, *args, **kwargs, **({"mask": mask} if self._takes_mask else {})
+        )
 
     def compute_mask(self, inputs, mask=None):
         return self.layer.compute_mask(inputs, mask)
@@ -210,10 +237,19 @@ class MeanOfMembers(keras.layers.Layer):
         return tf.reduce_mean(split_members(self.activation(inputs), self.members), axis=0)
 
     def compute_mask(self, inputs, mask=None):
-        return None if mask is None else keras.ops.split(mask, self.members, axis=0)[0]  # all members have the same
+        return (
+            None if mask is None else keras.ops.split(mask, self.members, axis=0)[0]
+        )  # all members have the same
 
     def compute_output_shape(self, input_shape):
-        return (None if input_shape[0] is None else input_shape[0] // self.members, *input_shape[1:])
+        return (
+            None if input_shape[0] is None else input_shape[0] // self.members,
+            *input_shape[1:],
+        )
 
     def get_config(self):
-        return {**super().get_config(), "members": self.members, "activation": keras.activations.serialize(self.activation)}
+        return {
+            **super().get_config(),
+            "members": self.members,
+            "activation": keras.activations.serialize(self.activation),
+        }

@@ -20,7 +20,15 @@ def path_of(variable):
 
 
 # Options of a Keras optimizer that the ops lack.
-_WITHOUT_FUSED_FORM = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "loss_scale_factor", "gradient_accumulation_steps")
+_WITHOUT_FUSED_FORM = (
+    "weight_decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "loss_scale_factor",
+    "gradient_accumulation_steps",
+)
 
 
 class FusedRule:
@@ -37,22 +45,40 @@ class FusedRule:
         """The rule of a Keras optimizer; None if the ops cannot do what it does."""
         if any(getattr(optimizer, option) for option in _WITHOUT_FUSED_FORM):
             return None
-        if any(v.dtype not in ("float32", "float64") or v.constraint is not None for v in variables):
+        if any(
+            v.dtype not in ("float32", "float64") or v.constraint is not None for v in variables
+        ):
             return None
         if type(optimizer) is keras.optimizers.SGD and optimizer.momentum == 0:
             return cls("sgd")
         if type(optimizer) is keras.optimizers.SGD and optimizer.momentum < 1:
             attributes = {"use_nesterov": optimizer.nesterov, "lr_in_accum": True}
             return cls("momentum", ("accum",), {"momentum": optimizer.momentum}, attributes)
-        if type(optimizer) is keras.optimizers.Adam and not optimizer.amsgrad and max(optimizer.beta_1, optimizer.beta_2) < 1:
-            return cls("adam", ("m", "v"), {"beta1": optimizer.beta_1, "beta2": optimizer.beta_2, "epsilon": optimizer.epsilon})
+        if (
+            type(optimizer) is keras.optimizers.Adam
+            and not optimizer.amsgrad
+            and max(optimizer.beta_1, optimizer.beta_2) < 1
+        ):
+            return cls(
+                "adam",
+                ("m", "v"),
+                {
+                    "beta1": optimizer.beta_1,
+                    "beta2": optimizer.beta_2,
+                    "epsilon": optimizer.epsilon,
+                },
+            )
         return None
 
     def make_slots(self, owner, variable, counts):
         """Name -> a new variable of the optimizer `owner`; `counts` is the shape of its count."""
-        slots = {name: owner.add_variable_from_reference(variable, name=name) for name in self._slots}
+        slots = {
+            name: owner.add_variable_from_reference(variable, name=name) for name in self._slots
+        }
         if self._name == "adam":
-            name = path_of(variable).replace("/", "_").replace(":", "_")  # as Keras names the other slots
+            name = (
+                path_of(variable).replace("/", "_").replace(":", "_")
+            )  # as Keras names the other slots
             slots["count"] = owner.add_variable(counts, dtype="int64", name=f"{name}_count")
         return slots
 
@@ -76,17 +102,33 @@ class FusedBase:
         self._rule, self._key = rule, functools.partial(variable_key, owner)
         self._slots = {}
         for variable in variables:
-            slots = {**rule.make_slots(owner, variable, ()), "sum": owner.add_variable_from_reference(variable, name="sum")}
+            slots = {
+                **rule.make_slots(owner, variable, ()),
+                "sum": owner.add_variable_from_reference(variable, name="sum"),
+            }
             self._slots[self._key(variable)] = {name: slot.value for name, slot in slots.items()}
 
     def apply(self, strategy, pairs, now):
         for variable, gradient in pairs:
-            strategy.extended.update(tf_variable(variable), self._update, args=(self._slots[self._key(variable)], gradient, now), group=False)
+            strategy.extended.update(
+                tf_variable(variable),
+                self._update,
+                args=(self._slots[self._key(variable)], gradient, now),
+                group=False,
+            )
 
     def _update(self, variable, slots, gradient, now):
         scalars = now.of_type[variable.dtype]
-        self._rule.update("base", variable, slots, member=now.member, cycle=now.cycle, scale=scalars.base_scale, lr=scalars.base_rate,
-                          grad=tf.cast(gradient, variable.dtype))
+        self._rule.update(
+            "base",
+            variable,
+            slots,
+            member=now.member,
+            cycle=now.cycle,
+            scale=scalars.base_scale,
+            lr=scalars.base_rate,
+            grad=tf.cast(gradient, variable.dtype),
+        )
 
 
 class FusedMembers:
@@ -101,7 +143,12 @@ class FusedMembers:
 
     def apply(self, strategy, pairs, now):
         for variable, gradient in pairs:
-            strategy.extended.update(variable.value, self._update, args=(self._slots[self._key(variable)], gradient, now), group=False)
+            strategy.extended.update(
+                variable.value,
+                self._update,
+                args=(self._slots[self._key(variable)], gradient, now),
+                group=False,
+            )
         if now.is_late is not None:
 
             def copy_first_row():
@@ -111,8 +158,14 @@ class FusedMembers:
             tf.cond(now.is_late, lambda: None, copy_first_row)
 
     def _update(self, variable, slots, gradient, now):
-        self._rule.update("member", variable, slots, member=now.member, lr=now.of_type[variable.dtype].member_rate,
-                          grad=tf.cast(gradient, variable.dtype))
+        self._rule.update(
+            "member",
+            variable,
+            slots,
+            member=now.member,
+            lr=now.of_type[variable.dtype].member_rate,
+            grad=tf.cast(gradient, variable.dtype),
+        )
 
     def _copy_first_row(self, variable):
         variable.assign(tf.repeat(variable[:1], self._members, axis=0))

@@ -10,13 +10,18 @@ from late_phase.keras.fused_updates import path_of
 def checked(grads, variables, key):
     """key(variable) -> its gradient, where there is one."""
     if len(grads) != len(variables):
-        raise ValueError(f"There must be a gradient, or None, for each variable. Received: {len(grads)} gradients, {len(variables)} variables")
+        raise ValueError(
+            f"There must be a gradient, or None, for each variable. Received: {len(grads)} gradients, {len(variables)} variables"
+        )
     missing = [path_of(v) for v, g in zip(variables, grads) if g is None]
     if len(missing) == len(variables):
-        raise ValueError(f"There must be a gradient of a variable: the loss depends on none. Received: None for all of {', '.join(missing)}")
+        raise ValueError(
+            f"There must be a gradient of a variable: the loss depends on none. Received: None for all of {', '.join(missing)}"
+        )
     if missing:
         warnings.warn(
-            f"Variables without a gradient are not trained: the loss does not depend on them. Received: None for {', '.join(missing)}", stacklevel=4
+            f"Variables without a gradient are not trained: the loss does not depend on them. Received: None for {', '.join(missing)}",
+            stacklevel=4,
         )
     return {key(v): g for v, g in zip(variables, grads) if g is not None}
 
@@ -31,7 +36,9 @@ def unscaled(gradient, loss_scale_factor):
     if loss_scale_factor is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values / loss_scale_factor, gradient.indices, gradient.dense_shape)
+        return tf.IndexedSlices(
+            gradient.values / loss_scale_factor, gradient.indices, gradient.dense_shape
+        )
     return gradient / loss_scale_factor
 
 

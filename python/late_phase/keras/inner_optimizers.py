@@ -18,15 +18,21 @@ _REFUSED_OPTIONS = ("use_ema", "gradient_accumulation_steps")
 
 def _check(argument, optimizer):
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise ValueError(f"`{argument}` must be a Keras optimizer. Received: {argument}={optimizer!r}")
+        raise ValueError(
+            f"`{argument}` must be a Keras optimizer. Received: {argument}={optimizer!r}"
+        )
     for cls, rule in _REFUSED.items():
         if isinstance(optimizer, cls):
             raise ValueError(f"`{argument}` must be {rule}. Received: {argument}={cls.__name__}")
     for option in _REFUSED_OPTIONS:
         if getattr(optimizer, option):
-            raise ValueError(f"`{argument}` must be without `{option}`. Received: {optimizer.name}, {option}={getattr(optimizer, option)!r}")
+            raise ValueError(
+                f"`{argument}` must be without `{option}`. Received: {optimizer.name}, {option}={getattr(optimizer, option)!r}"
+            )
     if optimizer.built:
-        raise ValueError(f"`{argument}` must be an optimizer that has not trained yet. Received: {optimizer.name}, which has")
+        raise ValueError(
+            f"`{argument}` must be an optimizer that has not trained yet. Received: {optimizer.name}, which has"
+        )
 
 
 def _like(optimizer):
@@ -81,8 +87,13 @@ class InnerOptimizers:
         if not self.follows:
             _check("member", member)
             if member is base:
-                raise ValueError(f"`member` must be an optimizer of its own. Received: {member.name}, which is `base`")
-            if None not in (base.loss_scale_factor, member.loss_scale_factor) and base.loss_scale_factor != member.loss_scale_factor:
+                raise ValueError(
+                    f"`member` must be an optimizer of its own. Received: {member.name}, which is `base`"
+                )
+            if (
+                None not in (base.loss_scale_factor, member.loss_scale_factor)
+                and base.loss_scale_factor != member.loss_scale_factor
+            ):
                 raise ValueError(
                     "`loss_scale_factor` must be the same in `base` and `member`, because there is one loss. "
                     f"Received: loss_scale_factor={base.loss_scale_factor!r} in `base`, {member.loss_scale_factor!r} in `member`"
@@ -121,7 +132,11 @@ class InnerOptimizers:
         whose sum is members * base_scale times as large. The others divide the gradient by its
         size: where noise dominates, the sum is larger by sqrt(members) than its noise.
         """
-        return members * base_scale if isinstance(self.base, keras.optimizers.SGD) else math.sqrt(members)
+        return (
+            members * base_scale
+            if isinstance(self.base, keras.optimizers.SGD)
+            else math.sqrt(members)
+        )
 
     def configs(self, owner):
         """`base` and `member` as arguments of `owner`'s constructor that make the same again."""
@@ -129,8 +144,13 @@ class InnerOptimizers:
         def config(optimizer, rate):
             config = keras.optimizers.serialize(optimizer)
             config["config"]["learning_rate"] = _config_of(rate)
-            taken_over = {"loss_scale_factor": owner.loss_scale_factor, "global_clipnorm": self.clipnorm}
-            config["config"].update({option: value for option, value in taken_over.items() if value is not None})
+            taken_over = {
+                "loss_scale_factor": owner.loss_scale_factor,
+                "global_clipnorm": self.clipnorm,
+            }
+            config["config"].update(
+                {option: value for option, value in taken_over.items() if value is not None}
+            )
             return config
 
         return {

@@ -4,7 +4,14 @@ import keras
 import tensorflow as tf
 
 import late_phase
-from late_phase.keras.members import MemberLayer, along_members, join_members, mean_of_rows, register, split_members
+from late_phase.keras.members import (
+    MemberLayer,
+    along_members,
+    join_members,
+    mean_of_rows,
+    register,
+    split_members,
+)
 
 
 @register
@@ -62,11 +69,21 @@ class Dense(MemberLayer):
     def build(self, input_shape):
         inputs = input_shape[-1]
         self.kernel = self.add_member_weight(
-            (inputs, self.units), self.kernel_initializer, self.kernel_regularizer, self.kernel_constraint, name="kernel"
+            (inputs, self.units),
+            self.kernel_initializer,
+            self.kernel_regularizer,
+            self.kernel_constraint,
+            name="kernel",
         )
         self.bias = None
         if self.use_bias:
-            self.bias = self.add_member_weight((self.units,), self.bias_initializer, self.bias_regularizer, self.bias_constraint, name="bias")
+            self.bias = self.add_member_weight(
+                (self.units,),
+                self.bias_initializer,
+                self.bias_regularizer,
+                self.bias_constraint,
+                name="bias",
+            )
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: inputs})
         self.built = True
 
@@ -169,27 +186,42 @@ class BatchNormalization(MemberLayer):
 
     def build(self, input_shape):
         if self.axis not in (-1, len(input_shape) - 1):
-            raise ValueError(f"`axis` must be the last one, of the channels. Received: axis={self.axis}, input shape {tuple(input_shape)}")
+            raise ValueError(
+                f"`axis` must be the last one, of the channels. Received: axis={self.axis}, input shape {tuple(input_shape)}"
+            )
         channels = (input_shape[-1],)
         # Half types are normalised by statistics in float.
         dtype = "float64" if self.variable_dtype == "float64" else "float32"
 
         def weight(name, initializer, trainable=True):
-            return self.add_member_weight(channels, initializer, name=name, trainable=trainable, dtype=dtype)
+            return self.add_member_weight(
+                channels, initializer, name=name, trainable=trainable, dtype=dtype
+            )
 
         self.gamma = weight("gamma", self.gamma_initializer) if self.scale else None
         self.beta = weight("beta", self.beta_initializer) if self.center else None
         self.moving_mean = weight("moving_mean", self.moving_mean_initializer, trainable=False)
-        self.moving_variance = weight("moving_variance", self.moving_variance_initializer, trainable=False)
+        self.moving_variance = weight(
+            "moving_variance", self.moving_variance_initializer, trainable=False
+        )
         self.input_spec = keras.layers.InputSpec(ndim=len(input_shape), axes={-1: input_shape[-1]})
         self.built = True
 
     def call(self, inputs, training=False, mask=None):
         if mask is not None and training:
-            raise ValueError("BatchNormalization with members takes no mask in training. Received: mask, from a layer before it")
+            raise ValueError(
+                "BatchNormalization with members takes no mask in training. Received: mask, from a layer before it"
+            )
         x = tf.reshape(inputs, [-1, inputs.shape[-1]])
-        if not (training and self.trainable):  # frozen, it normalises by what it has, as Keras's does
-            y = self._fused(x, lambda variable: mean_of_rows(variable)[tf.newaxis], tf.constant(0), is_training=False).y
+        if not (
+            training and self.trainable
+        ):  # frozen, it normalises by what it has, as Keras's does
+            y = self._fused(
+                x,
+                lambda variable: mean_of_rows(variable)[tf.newaxis],
+                tf.constant(0),
+                is_training=False,
+            ).y
         elif self.synchronized and tf.distribute.get_strategy().num_replicas_in_sync > 1:
             y = self._train_together(x)
         else:
@@ -213,7 +245,12 @@ class BatchNormalization(MemberLayer):
         )
 
     def _train(self, x):
-        result = self._fused(x, lambda variable: self.row(variable, training=True)[tf.newaxis], tf.constant(0), is_training=True)
+        result = self._fused(
+            x,
+            lambda variable: self.row(variable, training=True)[tf.newaxis],
+            tf.constant(0),
+            is_training=True,
+        )
         # Keras's moving variance is of the biased one; its rounding is small beside epsilon, with which alone it is used.
         biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
         self._move_statistics(result.saved_mean, biased)
@@ -223,19 +260,29 @@ class BatchNormalization(MemberLayer):
         """With the statistics of all replicas, in stock ops: the fused op sees one replica only."""
         wide = tf.cast(x, self.moving_mean.dtype)
         replicas, total = tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM
-        sums, count = replicas.all_reduce(total, [tf.reduce_sum(wide, axis=0), tf.cast(tf.shape(wide)[0], wide.dtype)])
+        sums, count = replicas.all_reduce(
+            total, [tf.reduce_sum(wide, axis=0), tf.cast(tf.shape(wide)[0], wide.dtype)]
+        )
         mean = sums / count
         variance = replicas.all_reduce(total, tf.reduce_sum(tf.square(wide - mean), axis=0)) / count
         self._move_statistics(mean, variance)
         scale = 1.0 if self.gamma is None else self.row(self.gamma, training=True)
         offset = 0.0 if self.beta is None else self.row(self.beta, training=True)
-        return tf.cast((wide - mean) * (scale * tf.math.rsqrt(variance + self.epsilon)) + offset, x.dtype)
+        return tf.cast(
+            (wide - mean) * (scale * tf.math.rsqrt(variance + self.epsilon)) + offset, x.dtype
+        )
 
     def _move_statistics(self, mean, variance):
         """Moves the current member's statistics towards those of a minibatch, [channels]."""
         optimizer = self.attached_optimizer()
-        rows = self.members if optimizer is None else tf.size(optimizer.rows())  # which one minibatch writes: all of them, or one
-        momentum = tf.where(tf.equal(rows, 1), tf.constant(self.momentum**self.members, mean.dtype), tf.constant(self.momentum, mean.dtype))
+        rows = (
+            self.members if optimizer is None else tf.size(optimizer.rows())
+        )  # which one minibatch writes: all of them, or one
+        momentum = tf.where(
+            tf.equal(rows, 1),
+            tf.constant(self.momentum**self.members, mean.dtype),
+            tf.constant(self.momentum, mean.dtype),
+        )
         pairs = ((self.moving_mean, mean), (self.moving_variance, variance))
         self.write_rows([
             (moving, self.row(moving, training=True) * momentum + tf.stop_gradient(batch) * (1 - momentum)) for moving, batch in pairs
@@ -264,6 +311,8 @@ class BatchNormalization(MemberLayer):
             "beta_initializer": keras.initializers.serialize(self.beta_initializer),
             "gamma_initializer": keras.initializers.serialize(self.gamma_initializer),
             "moving_mean_initializer": keras.initializers.serialize(self.moving_mean_initializer),
-            "moving_variance_initializer": keras.initializers.serialize(self.moving_variance_initializer),
+            "moving_variance_initializer": keras.initializers.serialize(
+                self.moving_variance_initializer
+            ),
             "synchronized": self.synchronized,
         }

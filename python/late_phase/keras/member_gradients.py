@@ -15,7 +15,9 @@ def member_row(gradient, member):
         return tf.gather(gradient, member)
     if gradient.values.shape[0] == 1:
         return tf.squeeze(gradient.values, axis=0)
-    return tf.reduce_sum(gradient.values, axis=0)  # of a layer that is called more than once, or has a regularizer
+    return tf.reduce_sum(
+        gradient.values, axis=0
+    )  # of a layer that is called more than once, or has a regularizer
 
 
 def require_one_member(pairs, member):
@@ -35,12 +37,16 @@ def require_one_member(pairs, member):
     if not tf.executing_eagerly():
         return tf.debugging.Assert(~tf.reduce_any(found), [_RULE, tf.boolean_mask(paths, found)])
     if tf.reduce_any(found):
-        raise ValueError(f"{_RULE} {', '.join(path for path, other in zip(paths, found.numpy()) if other)}")
+        raise ValueError(
+            f"{_RULE} {', '.join(path for path, other in zip(paths, found.numpy()) if other)}"
+        )
     return None
 
 
 def _is_known_to_be_of_several(gradient):
-    indices = tf.get_static_value(gradient.indices) if isinstance(gradient, tf.IndexedSlices) else None
+    indices = (
+        tf.get_static_value(gradient.indices) if isinstance(gradient, tf.IndexedSlices) else None
+    )
     return indices is not None and len(set(indices.tolist())) > 1
 
 

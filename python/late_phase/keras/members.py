@@ -11,7 +11,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from late_phase.keras.private import flatten_layers, is_first_use, outermost_layer, own_variables, watch
+from late_phase.keras.private import (
+    flatten_layers,
+    is_first_use,
+    outermost_layer,
+    own_variables,
+    watch,
+)
 from late_phase.keras.wrapped_updates import write_rows
 
 _PACKAGE = "late_phase"
@@ -24,7 +30,9 @@ def register(cls):
 
 def check_members(members):
     if isinstance(members, bool) or not isinstance(members, int) or members < 1:
-        raise ValueError(f"`members` must be an integer of at least 1. Received: members={members!r}")
+        raise ValueError(
+            f"`members` must be an integer of at least 1. Received: members={members!r}"
+        )
     return members
 
 
@@ -48,7 +56,11 @@ def _mean_of_rows(rows):
     def gradient(of_mean):
         # Names its rows, so that the optimizer can tell it from the gradient of one member.
         members = rows.shape[0]
-        return tf.IndexedSlices(tf.repeat(of_mean[tf.newaxis] / members, members, axis=0), tf.range(members), tf.constant(rows.shape.as_list()))
+        return tf.IndexedSlices(
+            tf.repeat(of_mean[tf.newaxis] / members, members, axis=0),
+            tf.range(members),
+            tf.constant(rows.shape.as_list()),
+        )
 
     return rows[0] + tf.reduce_mean(rows - rows[0], axis=0), gradient
 
@@ -70,7 +82,9 @@ def join_members(x):
 
 def along_members(variable, x):
     """[K, C] -> [K, 1, ..., 1, C], to go with x [K, N, ..., C]."""
-    return tf.reshape(variable.value, [variable.shape[0], *[1] * (len(x.shape) - 2), variable.shape[1]])
+    return tf.reshape(
+        variable.value, [variable.shape[0], *[1] * (len(x.shape) - 2), variable.shape[1]]
+    )
 
 
 def _rows_changed(layer):
@@ -89,7 +103,9 @@ class MemberLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.members = check_members(members)
         if self.quantization_mode is not None:
-            raise ValueError(f"`dtype` must be without quantization in {type(self).__name__} with members. Received: dtype={self.dtype_policy.name}")
+            raise ValueError(
+                f"`dtype` must be without quantization in {type(self).__name__} with members. Received: dtype={self.dtype_policy.name}"
+            )
         self.supports_jit = False  # nor do the ops that train members
         self._optimizer = lambda: None  # a weak reference, once an optimizer is attached
         self._last_training = False  # of the calls of `row`
@@ -102,12 +118,18 @@ class MemberLayer(keras.layers.Layer):
         """
         # Not cast as a whole in mixed precision: a call reads one row.
         variable = self.add_weight(
-            shape=(self.members, *shape), initializer=_EqualRows(initializer), constraint=constraint, autocast=False, **kwargs
+            shape=(self.members, *shape),
+            initializer=_EqualRows(initializer),
+            constraint=constraint,
+            autocast=False,
+            **kwargs,
         )
         variable.late_phase_members, variable.late_phase_layer = self.members, weakref.ref(self)
         if regularizer is not None:
             regularizer = keras.regularizers.get(regularizer)
-            variable.regularizer = lambda _: regularizer(variable.late_phase_layer()._row_of_last_call(variable))
+            variable.regularizer = lambda _: regularizer(
+                variable.late_phase_layer()._row_of_last_call(variable)
+            )
         watch(variable, functools.partial(_rows_changed, weakref.ref(self)))
         return variable
 
@@ -143,15 +165,28 @@ class MemberLayer(keras.layers.Layer):
         optimizer = self.attached_optimizer()
         if optimizer is None or not is_first_use(self, tf.compat.v1.get_default_graph()):
             return
-        layers = [layer for layer in flatten_layers(outermost_layer(self)) if isinstance(layer, MemberLayer)]
-        optimizer.prepare_rows([v for layer in layers for v in own_variables(layer) if hasattr(v, "late_phase_members")])
+        layers = [
+            layer
+            for layer in flatten_layers(outermost_layer(self))
+            if isinstance(layer, MemberLayer)
+        ]
+        optimizer.prepare_rows(
+            [
+                v
+                for layer in layers
+                for v in own_variables(layer)
+                if hasattr(v, "late_phase_members")
+            ]
+        )
 
     def _row_of_last_call(self, variable):
         """As `row` in the last call; also outside a call, where Keras asks for losses."""
         if not self._last_training:
             return mean_of_rows(variable)
         optimizer = self._optimizer()
-        member = tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
+        member = (
+            tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
+        )
         return tf.gather(variable.value, member)  # its gradient is the row's alone
 
     def dtype_for(self, inputs):
@@ -179,8 +214,15 @@ class MemberLayer(keras.layers.Layer):
     def load_own_variables(self, store):
         for i, variable in enumerate(own_variables(self)):
             saved = store[str(i)].shape if str(i) in store else None
-            if saved and hasattr(variable, "late_phase_members") and len(saved) == len(variable.shape) and saved[0] != self.members:
-                raise ValueError(f"`members` must be that of the saved weights. Received: members={self.members} in {variable.path}, {saved[0]} saved")
+            if (
+                saved
+                and hasattr(variable, "late_phase_members")
+                and len(saved) == len(variable.shape)
+                and saved[0] != self.members
+            ):
+                raise ValueError(
+                    f"`members` must be that of the saved weights. Received: members={self.members} in {variable.path}, {saved[0]} saved"
+                )
         keras.layers.Layer.load_own_variables(self, store)
 
     def call_members(self, inputs):
@@ -195,7 +237,9 @@ class MemberLayer(keras.layers.Layer):
 
     def plain_layer(self):
         """The Keras layer without members that does what this one does in inference."""
-        return self.plain_class.from_config({key: value for key, value in self.get_config().items() if key not in self.own_options})
+        return self.plain_class.from_config(
+            {key: value for key, value in self.get_config().items() if key not in self.own_options}
+        )
 
     def plain_weights(self):
         """The arrays with which `plain_layer` does so. Here: every weight has members."""

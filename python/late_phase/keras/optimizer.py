@@ -83,23 +83,53 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         ScheduleFreeAdamW or a LossScaleOptimizer, which must wrap this one instead.
     """
 
-    def __init__(self, base, member=None, members=1, start=0, sigma=0.0, base_scale=1.0, seed=0, name="late_phase", **kwargs):
+    def __init__(
+        self,
+        base,
+        member=None,
+        members=1,
+        start=0,
+        sigma=0.0,
+        base_scale=1.0,
+        seed=0,
+        name="late_phase",
+        **kwargs,
+    ):
         if kwargs:
-            raise ValueError(f"Options of an optimizer belong to `base` and `member`. Received: {', '.join(kwargs)}")
+            raise ValueError(
+                f"Options of an optimizer belong to `base` and `member`. Received: {', '.join(kwargs)}"
+            )
         for argument, optimizer in (("base", base), ("member", member)):
-            _check(argument, optimizer, not isinstance(optimizer, LatePhaseOptimizer), "a plain Keras optimizer")
+            _check(
+                argument,
+                optimizer,
+                not isinstance(optimizer, LatePhaseOptimizer),
+                "a plain Keras optimizer",
+            )
         inner = InnerOptimizers(base, member, check_members(members))
         # Where the updates of members read counts and rates, which on a GPU would be waited for in every step.
         with tf.device("CPU:0" if members > 1 else None):
-            super().__init__(learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name)
+            super().__init__(
+                learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name
+            )
             # int32 []: the member of the coming minibatch.
-            member_now = keras.Variable(0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica")
+            member_now = keras.Variable(
+                0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica"
+            )
             # bool []: whether rows may differ although there are no members yet, because they came from elsewhere.
-            unequal = keras.Variable(True, dtype="bool", trainable=False, name="unequal", aggregation="only_first_replica")
+            unequal = keras.Variable(
+                True,
+                dtype="bool",
+                trainable=False,
+                name="unequal",
+                aggregation="only_first_replica",
+            )
         private.track(self, member_now)  # which the attribute alone does not do inside of `compile`
         self.member = member_now
         self._members = members
-        self._start = _check("start", start, isinstance(start, int) and start >= 0, "an integer of at least 0")
+        self._start = _check(
+            "start", start, isinstance(start, int) and start >= 0, "an integer of at least 0"
+        )
         self.sigma = _check("sigma", sigma, 0 <= sigma < np.inf, "at least 0")
         self.base_scale = _check("base_scale", base_scale, 0 < base_scale <= 1, "in (0, 1]")
         self.seed = seed
@@ -110,7 +140,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         inner.follow(self)
 
     members = property(lambda self: self._members, doc="K, the number of members.")
-    start = property(lambda self: self._start, doc="T0, which is fixed: the state of the members depends on it.")
+    start = property(
+        lambda self: self._start, doc="T0, which is fixed: the state of the members depends on it."
+    )
 
     def attach(self, model):
         """Lets the late-phase layers of `model` use the member that this optimizer chooses.
@@ -132,7 +164,10 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 "The optimizer must be built before its first step in `strategy.run`: call optimizer.build(model.trainable_variables) in the "
                 f"strategy's scope. Received: an optimizer that is not built, in {type(tf.distribute.get_strategy()).__name__}.run"
             )
-        with tf.init_scope(), private.strategy_of(self).scope():  # also when the first training step is being traced
+        with (
+            tf.init_scope(),
+            private.strategy_of(self).scope(),
+        ):  # also when the first training step is being traced
             self._build(list(variables))
 
     def _build(self, variables):
@@ -144,7 +179,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                     f"members={variable.late_phase_members} in {variable.path}"
                 )
         if self.members > 1 and not variables:  # as Keras does to restore an optimizer from .h5
-            raise ValueError("There must be variables to train; loading of a whole model from .h5 needs compile=False. Received: none")
+            raise ValueError(
+                "There must be variables to train; loading of a whole model from .h5 needs compile=False. Received: none"
+            )
         if self.members > 1 and not late:
             raise ValueError(
                 "There must be a weight with members to train: use layers of late_phase.keras in the model, and do not freeze all of them "
@@ -155,7 +192,11 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             variable.late_phase_layer().attach(self)
         parts, inner = self._parts, self._parts.inner
         parts.variables, parts.late_variables = variables, late
-        parts.base_variables = [v for v in variables if not hasattr(v, "late_phase_members") and not incoming.is_new_value(v)]
+        parts.base_variables = [
+            v
+            for v in variables
+            if not hasattr(v, "late_phase_members") and not incoming.is_new_value(v)
+        ]
         parts.dtypes = {tf.as_dtype(v.dtype) for v in variables}
         if inner.member_rate_variable() is not None:
             private.track(self, inner.member_rate_variable())
@@ -167,8 +208,14 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         parts, inner = self._parts, self._parts.inner
 
         def excluded(variable):
-            optimizer = inner.member if hasattr(variable, "late_phase_members") and not inner.follows else inner.base
-            return not (private.has_decay(optimizer, variable) and private.has_decay(self, variable))
+            optimizer = (
+                inner.member
+                if hasattr(variable, "late_phase_members") and not inner.follows
+                else inner.base
+            )
+            return not (
+                private.has_decay(optimizer, variable) and private.has_decay(self, variable)
+            )
 
         without_decay = {private.variable_key(self, v) for v in (*base, *late) if excluded(v)}
 
@@ -177,21 +224,34 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
 
         parts.member_updates = None
         base_rule = member_rule = None
-        if late and inner.clipnorm is None:  # without members Keras's own updates do, which compile under XLA
-            base_rule, member_rule = FusedRule.of(inner.base, base), FusedRule.of(inner.member, late)
+        if (
+            late and inner.clipnorm is None
+        ):  # without members Keras's own updates do, which compile under XLA
+            base_rule, member_rule = (
+                FusedRule.of(inner.base, base),
+                FusedRule.of(inner.member, late),
+            )
         # A single member needs no second optimizer; one for all weights also clips their joint norm.
-        self._joint = bool(late) and self.members == 1 and inner.follows and not (base_rule and member_rule)
+        self._joint = (
+            bool(late) and self.members == 1 and inner.follows and not (base_rule and member_rule)
+        )
         if self._joint:
-            parts.member_updates = WrappedMembers(self, inner.base, late, self.members, decays, base)
+            parts.member_updates = WrappedMembers(
+                self, inner.base, late, self.members, decays, base
+            )
             return
         if base_rule:
             parts.base_updates = FusedBase(self, base_rule, base)
         else:
-            parts.base_updates = WrappedBase(self, inner.base, base, self.members, decays, inner.clipnorm)
+            parts.base_updates = WrappedBase(
+                self, inner.base, base, self.members, decays, inner.clipnorm
+            )
         if member_rule:
             parts.member_updates = FusedMembers(self, member_rule, late, self.members)
         elif late:
-            parts.member_updates = WrappedMembers(self, inner.member, late, self.members, decays, clipnorm=inner.clipnorm)
+            parts.member_updates = WrappedMembers(
+                self, inner.member, late, self.members, decays, clipnorm=inner.clipnorm
+            )
 
     def prepare_rows(self, variables):
         """Brings the rows of weights with members into the state that the coming minibatch needs.
@@ -205,7 +265,11 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         """
         self._spawn_if_due()
         if self.members > 1 and self.start > 0:
-            tf.cond(self._parts.unequal.value, lambda: make_equal(variables, self._is_late()), lambda: None)
+            tf.cond(
+                self._parts.unequal.value,
+                lambda: make_equal(variables, self._is_late()),
+                lambda: None,
+            )
 
     def rows_changed(self):
         """Notes that rows of weights with members have been assigned from outside."""
@@ -237,7 +301,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             variable to be excluded.
         """
         if self.built:
-            raise ValueError("Exclusions from weight decay must be made before the optimizer is built. Received: an optimizer that has been built")
+            raise ValueError(
+                "Exclusions from weight decay must be made before the optimizer is built. Received: an optimizer that has been built"
+            )
         super().exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def apply(self, grads, trainable_variables=None):
@@ -246,11 +312,17 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             return  # as in Keras
         if not self.built and trainable_variables is None:
             raise ValueError("The optimizer must be built, or `trainable_variables` given.")
-        variables = self._parts.variables if trainable_variables is None else list(trainable_variables)
+        variables = (
+            self._parts.variables if trainable_variables is None else list(trainable_variables)
+        )
         key = functools.partial(private.variable_key, self)
         gradients = incoming.checked(grads, variables, key)
         member = tf.convert_to_tensor(self.member.value)
-        late = [(v, gradients[key(v)]) for v in variables if key(v) in gradients and getattr(v, "late_phase_members", 1) > 1]
+        late = [
+            (v, gradients[key(v)])
+            for v in variables
+            if key(v) in gradients and getattr(v, "late_phase_members", 1) > 1
+        ]
         one_member = require_one_member(late, member)
         if not self.built:
             self._require_ready(variables)
@@ -258,29 +330,48 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         private.require_known(self, variables)
         base_variables = [v for v in self._parts.base_variables if key(v) in gradients]
         late_variables = [v for v in self._parts.late_variables if key(v) in gradients]
-        base_gradients = [incoming.unscaled(gradients[key(v)], self.loss_scale_factor) for v in base_variables]
+        base_gradients = [
+            incoming.unscaled(gradients[key(v)], self.loss_scale_factor) for v in base_variables
+        ]
         if self.members > 1:
             incoming.require_dense(base_variables, base_gradients)
-        late_gradients = [incoming.unscaled(member_row(gradients[key(v)], member), self.loss_scale_factor) for v in late_variables]
+        late_gradients = [
+            incoming.unscaled(member_row(gradients[key(v)], member), self.loss_scale_factor)
+            for v in late_variables
+        ]
         if one_member is not None:
             with tf.control_dependencies([one_member]):
-                base_gradients, late_gradients = tf.nest.map_structure(tf.identity, [base_gradients, late_gradients])
+                base_gradients, late_gradients = tf.nest.map_structure(
+                    tf.identity, [base_gradients, late_gradients]
+                )
         if private.strategy_of(self).num_replicas_in_sync > 1:
             replicas = tf.distribute.get_replica_context()
-            base_gradients, late_gradients = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [base_gradients, late_gradients])
+            base_gradients, late_gradients = replicas.all_reduce(
+                tf.distribute.ReduceOp.SUM, [base_gradients, late_gradients]
+            )
         for variable in filter(incoming.is_new_value, variables):
             if key(variable) in gradients:
                 variable.assign(gradients[key(variable)])
 
         def update(strategy, base_gradients, late_gradients):
-            self._update(strategy, list(zip(base_variables, base_gradients)), list(zip(late_variables, late_gradients)))
+            self._update(
+                strategy,
+                list(zip(base_variables, base_gradients)),
+                list(zip(late_variables, late_gradients)),
+            )
 
         private.merge_call(update, private.strategy_of(self), base_gradients, late_gradients)
 
     def _require_ready(self, variables):
         """To be built by its first step."""
-        for variable in variables:  # gradients of a member are of no use if the layers chose another one
-            if self.members > 1 and hasattr(variable, "late_phase_layer") and variable.late_phase_layer()._optimizer() is not self:
+        for (
+            variable
+        ) in variables:  # gradients of a member are of no use if the layers chose another one
+            if (
+                self.members > 1
+                and hasattr(variable, "late_phase_layer")
+                and variable.late_phase_layer()._optimizer() is not self
+            ):
                 raise ValueError(
                     "The layers must know the optimizer before the first training step: compile the model with it, or call "
                     f"optimizer.build(model.trainable_variables). Received: {variable.path}, whose layer does not"
@@ -294,7 +385,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     def _update(self, strategy, base, late):
         """One step with (variable, gradient) pairs, for all replicas; gradients are reduced."""
         parts, now = self._parts, self._now()
-        if parts.inner.clipnorm is not None:  # before `start` gradients are clipped by the norm of all of them
+        if (
+            parts.inner.clipnorm is not None
+        ):  # before `start` gradients are clipped by the norm of all of them
             base, late = first_replica(strategy, base), first_replica(strategy, late)
             now.base_square_norm, now.member_square_norm = tf.cond(
                 now.is_late,
@@ -315,16 +408,26 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         inner = parts.inner
 
         def from_start(value):  # float64 []: 1 before
-            return tf.constant(1.0, tf.float64) if late is None else tf.where(late, tf.constant(value, tf.float64), 1.0)
+            return (
+                tf.constant(1.0, tf.float64)
+                if late is None
+                else tf.where(late, tf.constant(value, tf.float64), 1.0)
+            )
 
         base_scale, of_type = from_start(self.base_scale), {}
         for dtype in parts.dtypes:
             base_rate = tf.cast(self.learning_rate, dtype)
-            member_rate = base_rate if inner.follows else tf.cast(inner.member_rate(self.iterations), dtype)
-            of_type[dtype] = types.SimpleNamespace(base_rate=base_rate, member_rate=member_rate, base_scale=tf.cast(base_scale, dtype))
+            member_rate = (
+                base_rate if inner.follows else tf.cast(inner.member_rate(self.iterations), dtype)
+            )
+            of_type[dtype] = types.SimpleNamespace(
+                base_rate=base_rate, member_rate=member_rate, base_scale=tf.cast(base_scale, dtype)
+            )
         return types.SimpleNamespace(
             member=tf.convert_to_tensor(self.member.value),
-            cycle=tf.constant(1) if late is None else tf.where(late, self.members, 1),  # minibatches per update of the base weights
+            cycle=tf.constant(1)
+            if late is None
+            else tf.where(late, self.members, 1),  # minibatches per update of the base weights
             is_late=late,
             rows=self.rows(),
             of_type=of_type,
@@ -345,7 +448,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         """bool []: whether there are members yet; None if that is no question."""
         if self.members == 1:
             return None
-        return tf.convert_to_tensor(self.iterations.value) >= tf.cast(self.start, self.iterations.dtype)
+        return tf.convert_to_tensor(self.iterations.value) >= tf.cast(
+            self.start, self.iterations.dtype
+        )
 
     def _advance(self, strategy):
         self.iterations.assign_add(1)
@@ -360,7 +465,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     def _spawn(self, strategy):
         """Row k of every late-phase weight <- row 0 + sigma RMS(row 0) noise; with fresh states."""
         for number, variable in enumerate(self._parts.late_variables):
-            strategy.extended.update(variable.value, spawn, args=(self.sigma, [self.seed, number]), group=False)
+            strategy.extended.update(
+                variable.value, spawn, args=(self.sigma, [self.seed, number]), group=False
+            )
         self._parts.member_updates.restart(strategy)
 
     def finalize_variable_values(self, var_list):

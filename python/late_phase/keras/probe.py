@@ -9,10 +9,16 @@ from late_phase.keras.private import flatten_layers
 from late_phase.keras.reestimation import calls_replaced
 
 _BATCH = 2
-_SIZES = (8, 32, 128)  # of dimensions that the signature leaves open: the first that the model takes
+_SIZES = (
+    8,
+    32,
+    128,
+)  # of dimensions that the signature leaves open: the first that the model takes
 _DRAWS = (
     lambda random, shape: random.normal(size=shape),
-    lambda random, shape: random.integers(0, 2, shape),  # for floats that stand for tokens, or may not be negative
+    lambda random, shape: random.integers(
+        0, 2, shape
+    ),  # for floats that stand for tokens, or may not be negative
 )
 
 # The largest difference that rounding explains, relative to the largest value: some 1e4 units in the last place of 32 bits and 30 of 16,
@@ -33,9 +39,13 @@ def check_same_outputs(model, copy, pairs, probe=None):
       probe: inputs; None: random ones of the model's input signature.
     """
     with keras.StatelessScope():  # which keeps what calls assign from the variables: states of stateful layers and of random numbers
-        inputs, expected, reason = _made_inputs(model) if probe is None else (probe, _values(model, probe), None)
+        inputs, expected, reason = (
+            _made_inputs(model) if probe is None else (probe, _values(model, probe), None)
+        )
         if reason:
-            _warn(f"no inputs could be made from the signature. Pass `probe`, inputs for the model. Received: {reason}")
+            _warn(
+                f"no inputs could be made from the signature. Pass `probe`, inputs for the model. Received: {reason}"
+            )
             return
         actual = _values(copy, inputs)
         tolerance = max(_TOLERANCE.get(layer.compute_dtype, 0) for layer in flatten_layers(model))
@@ -52,7 +62,10 @@ def check_same_outputs(model, copy, pairs, probe=None):
 
 
 def _warn(reason):
-    warnings.warn(f"The outputs of the copy have not been compared with those of the model: {reason}", stacklevel=4)
+    warnings.warn(
+        f"The outputs of the copy have not been compared with those of the model: {reason}",
+        stacklevel=4,
+    )
 
 
 def _values(model, inputs):
@@ -81,7 +94,9 @@ def _call(model, inputs, layers):
 
 
 def _arrays(tensors):
-    return [keras.ops.convert_to_numpy(y) for y in keras.tree.flatten(tensors) if hasattr(y, "shape")]
+    return [
+        keras.ops.convert_to_numpy(y) for y in keras.tree.flatten(tensors) if hasattr(y, "shape")
+    ]
 
 
 def _made_inputs(model):
@@ -92,7 +107,9 @@ def _made_inputs(model):
         for draw in _DRAWS:
             random = np.random.default_rng(0)
             try:
-                inputs = keras.tree.map_structure(lambda spec: _input(spec, size, draw, random), signature)
+                inputs = keras.tree.map_structure(
+                    lambda spec: _input(spec, size, draw, random), signature
+                )
                 values = _values(model, inputs)
             except Exception as error:  # whatever a layer raises for inputs that it does not take
                 reason = f"{type(error).__name__}: {error}"
@@ -104,10 +121,18 @@ def _made_inputs(model):
 
 
 def _input(spec, size, draw, random):
-    shape = [_BATCH if spec.shape[0] is None else spec.shape[0], *(size if n is None else n for n in spec.shape[1:])]
+    shape = [
+        _BATCH if spec.shape[0] is None else spec.shape[0],
+        *(size if n is None else n for n in spec.shape[1:]),
+    ]
     if spec.dtype == "string":
         raise ValueError(f"{spec.name} takes strings")
-    return keras.ops.cast(draw(random, shape) if keras.backend.is_float_dtype(spec.dtype) else random.integers(0, 2, shape), spec.dtype)
+    return keras.ops.cast(
+        draw(random, shape)
+        if keras.backend.is_float_dtype(spec.dtype)
+        else random.integers(0, 2, shape),
+        spec.dtype,
+    )
 
 
 def _is_float(y):
@@ -122,7 +147,9 @@ def _difference(expected, actual):
             difference = 0.0 if np.array_equal(y, other) else np.inf
         else:
             y, other = np.float64(y), np.float64(other)
-            difference = np.abs(y - other).max(initial=0) / max(np.abs(y).max(initial=0), np.finfo(np.float32).tiny)
+            difference = np.abs(y - other).max(initial=0) / max(
+                np.abs(y).max(initial=0), np.finfo(np.float32).tiny
+            )
         largest = max(largest, np.inf if np.isnan(difference) else difference)
     return largest
 
@@ -132,7 +159,9 @@ def _origin(model, copy, pairs, inputs, tolerance):
     calls = [_call(some, inputs, layers)[1] for some, layers in zip((model, copy), zip(*pairs))]
     for (layer, _), expected, actual in zip(pairs, *calls):
         if expected and actual:
-            arguments, outputs = (_difference(_arrays(e), _arrays(a)) > tolerance for e, a in zip(expected, actual))
+            arguments, outputs = (
+                _difference(_arrays(e), _arrays(a)) > tolerance for e, a in zip(expected, actual)
+            )
             if outputs and not arguments:
                 return layer.path
     return "an unknown layer"

@@ -11,7 +11,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from late_phase.keras.members import MemberLayer, along_members, join_members, register, split_members
+from late_phase.keras.members import (
+    MemberLayer,
+    along_members,
+    join_members,
+    register,
+    split_members,
+)
 
 
 def scaled(kernel, u, v):
@@ -28,7 +34,9 @@ class Rank1Layer(MemberLayer):
         super().__init__(members, **kwargs)
         self.u_initializer = keras.initializers.get(u_initializer)
         self.v_initializer = keras.initializers.get(v_initializer)
-        self.supports_jit = False  # the optimizer's ops do not compile under XLA, nor does the LSTM's
+        self.supports_jit = (
+            False  # the optimizer's ops do not compile under XLA, nor does the LSTM's
+        )
 
     def require(self, **options):
         """Refuses what only `plain_class` can do: each option must have the given value."""
@@ -36,7 +44,9 @@ class Rank1Layer(MemberLayer):
             received = getattr(self, name)
             if received != value:
                 value, received = (getattr(x, "__name__", repr(x)) for x in (value, received))
-                raise ValueError(f"`{name}` must be {value} in {type(self).__name__}. Received: {name}={received}")
+                raise ValueError(
+                    f"`{name}` must be {value} in {type(self).__name__}. Received: {name}={received}"
+                )
 
     def add_factors(self, inputs, outputs):
         self.u = self.add_member_weight((inputs,), self.u_initializer, name="u")
@@ -47,7 +57,9 @@ class Rank1Layer(MemberLayer):
         return [tf.cast(self.row(factor, training), dtype) for factor in (self.u, self.v)]
 
     def enable_lora(self, *args, **kwargs):
-        raise ValueError(f"{type(self).__name__} has no LoRA: its members share the kernel. Received: enable_lora of {self.path}")
+        raise ValueError(
+            f"{type(self).__name__} has no LoRA: its members share the kernel. Received: enable_lora of {self.path}"
+        )
 
     def times(self, x, factor):
         """Each member's part of x [K*N, ..., C] times its row of a factor [K, C]."""
@@ -56,7 +68,10 @@ class Rank1Layer(MemberLayer):
 
     def plain_kernel(self, kernel):
         """The array of a kernel with the mean factors in it."""
-        return scaled(kernel.numpy().astype(np.float64), *(factor.numpy().mean(axis=0, dtype=np.float64) for factor in (self.u, self.v)))
+        return scaled(
+            kernel.numpy().astype(np.float64),
+            *(factor.numpy().mean(axis=0, dtype=np.float64) for factor in (self.u, self.v)),
+        )
 
     def _with_bias(self, outputs):
         outputs = outputs if self.bias is None else keras.ops.add(outputs, self.bias)
@@ -112,12 +127,16 @@ class Rank1Dense(Rank1Layer, keras.layers.Dense):
     def call(self, inputs, training=False):
         u, v = self.factors(training, self.dtype_for(inputs))
         if isinstance(inputs, tf.SparseTensor):  # cannot be scaled along one axis
-            return self._with_bias(keras.ops.matmul(inputs, scaled(tf.cast(self.kernel, u.dtype), u, v)))
+            return self._with_bias(
+                keras.ops.matmul(inputs, scaled(tf.cast(self.kernel, u.dtype), u, v))
+            )
         return self._with_bias(keras.ops.matmul(keras.ops.multiply(inputs, u), self.kernel) * v)
 
     def call_members(self, inputs):
         x = tf.cast(inputs, self.dtype_for(inputs))
-        return self._with_bias(self.times(keras.ops.matmul(self.times(x, self.u), self.kernel), self.v))
+        return self._with_bias(
+            self.times(keras.ops.matmul(self.times(x, self.u), self.kernel), self.v)
+        )
 
 
 @register
@@ -151,8 +170,17 @@ class Rank1Conv2D(Rank1Layer, keras.layers.Conv2D):
 
     plain_class = keras.layers.Conv2D
 
-    def __init__(self, filters, kernel_size, members, u_initializer="ones", v_initializer="ones", **kwargs):
-        super().__init__(members, u_initializer, v_initializer, filters=filters, kernel_size=kernel_size, **kwargs)
+    def __init__(
+        self, filters, kernel_size, members, u_initializer="ones", v_initializer="ones", **kwargs
+    ):
+        super().__init__(
+            members,
+            u_initializer,
+            v_initializer,
+            filters=filters,
+            kernel_size=kernel_size,
+            **kwargs,
+        )
         self.require(groups=1, lora_rank=None, data_format="channels_last")
 
     def build(self, input_shape):
@@ -167,5 +195,7 @@ class Rank1Conv2D(Rank1Layer, keras.layers.Conv2D):
 
     def call_members(self, inputs):
         dtype = self.dtype_for(inputs)
-        x = self.convolution_op(self.times(tf.cast(inputs, dtype), self.u), tf.cast(self.kernel, dtype))
+        x = self.convolution_op(
+            self.times(tf.cast(inputs, dtype), self.u), tf.cast(self.kernel, dtype)
+        )
         return self._with_bias(self.times(x, self.v))

@@ -11,7 +11,15 @@ from late_phase.keras.rank1 import Rank1Layer
 def _lstm(x, kernel, recurrent_kernel, bias, u, v, initial_h, initial_c, is_training=True):
     """With one row of factors: u [units] and v [4 * units]."""
     return late_phase.ops.rank1_lstm(
-        x, kernel, recurrent_kernel, bias, u[tf.newaxis], v[tf.newaxis], initial_h=initial_h, initial_c=initial_c, is_training=is_training
+        x,
+        kernel,
+        recurrent_kernel,
+        bias,
+        u[tf.newaxis],
+        v[tf.newaxis],
+        initial_h=initial_h,
+        initial_c=initial_c,
+        is_training=is_training,
     )
 
 
@@ -78,13 +86,21 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
 
     def call_members(self, sequences, initial_state=None):
         if self.stateful:
-            raise ValueError(f"A pass over all members has no states to keep. Received: stateful=True in {self.path}")
-        states = [None] * self.members if initial_state is None else zip(*(tf.split(state, self.members) for state in initial_state))
+            raise ValueError(
+                f"A pass over all members has no states to keep. Received: stateful=True in {self.path}"
+            )
+        states = (
+            [None] * self.members
+            if initial_state is None
+            else zip(*(tf.split(state, self.members) for state in initial_state))
+        )
         outputs = []
         for k, (part, state) in enumerate(zip(tf.split(sequences, self.members), states)):
             self._only_member = k
             try:
-                outputs.append(self.call(part, initial_state=None if state is None else list(state)))
+                outputs.append(
+                    self.call(part, initial_state=None if state is None else list(state))
+                )
             finally:
                 self._only_member = None
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
@@ -97,7 +113,9 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
     def inner_loop(self, sequences, initial_state, mask, training=False):
         """What Keras's LSTM asks for: last output, outputs [batch, time, units], states."""
         if any(m is not None for m in tf.nest.flatten(mask)):
-            raise ValueError(f"Rank1LSTM takes no mask: the sequences of a batch are of one length. Received: a mask for {self.path}")
+            raise ValueError(
+                f"Rank1LSTM takes no mask: the sequences of a batch are of one length. Received: a mask for {self.path}"
+            )
         if training and self.dropout:
             sequences = sequences * self.cell.get_dropout_mask(sequences[:, 0])[:, tf.newaxis]
         dtype = self.dtype_for(sequences)
@@ -105,11 +123,23 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
         if self.go_backwards:
             x = tf.reverse(x, [0])
         bias = tf.zeros([4 * self.units], dtype) if self.cell.bias is None else self.cell.bias
-        weights = [tf.cast(weight, dtype) for weight in (self.cell.kernel, self.cell.recurrent_kernel, bias)]
+        weights = [
+            tf.cast(weight, dtype)
+            for weight in (self.cell.kernel, self.cell.recurrent_kernel, bias)
+        ]
         lstm = _lstm if training else _inference
-        h, final_h, final_c = lstm(x, *weights, *self.factors(training, dtype), *(tf.cast(state, dtype) for state in initial_state))
+        h, final_h, final_c = lstm(
+            x,
+            *weights,
+            *self.factors(training, dtype),
+            *(tf.cast(state, dtype) for state in initial_state),
+        )
         return final_h, tf.transpose(h, [1, 0, 2]), [final_h, final_c]
 
     def plain_weights(self):
         cell = self.cell
-        return [cell.kernel.numpy(), self.plain_kernel(cell.recurrent_kernel), *([] if cell.bias is None else [cell.bias.numpy()])]
+        return [
+            cell.kernel.numpy(),
+            self.plain_kernel(cell.recurrent_kernel),
+            *([] if cell.bias is None else [cell.bias.numpy()]),
+        ]

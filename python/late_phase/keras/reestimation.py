@@ -17,7 +17,9 @@ _ARRAY_BATCH = 32  # Keras's own choice for arrays
 def layers_to_reestimate(model):
     """The BatchNormalization layers of `model`, at any depth, that are not frozen."""
     kinds = (keras.layers.BatchNormalization, BatchNormalization)
-    return [layer for layer in flatten_layers(model) if isinstance(layer, kinds) and layer.trainable]
+    return [
+        layer for layer in flatten_layers(model) if isinstance(layer, kinds) and layer.trainable
+    ]
 
 
 def reestimate_batch_norm(model, dataset, steps=None):
@@ -59,13 +61,19 @@ def reestimate_batch_norm(model, dataset, steps=None):
         layer was not reached; or all batches leave a layer with one value per channel.
     """
     if not model.built:
-        raise ValueError("`model` must be built: call it once, or give it an Input. Received: one without weights")
+        raise ValueError(
+            "`model` must be built: call it once, or give it an Input. Received: one without weights"
+        )
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise ValueError(f"`steps` must be an integer of at least 1, or None. Received: steps={steps!r}")
+        raise ValueError(
+            f"`steps` must be an integer of at least 1, or None. Received: steps={steps!r}"
+        )
     layers = layers_to_reestimate(model)
     for layer in layers:
         if getattr(layer, "renorm", False):
-            raise ValueError(f"BatchNormalization must be without `renorm` to be re-estimated. Received: renorm=True in {layer.path}")
+            raise ValueError(
+                f"BatchNormalization must be without `renorm` to be re-estimated. Received: renorm=True in {layer.path}"
+            )
     if not layers:
         return
 
@@ -81,10 +89,15 @@ def reestimate_batch_norm(model, dataset, steps=None):
     sums = [[0.0, 0.0] for _ in layers]
     batches = 0
     single = None  # the last layer that a batch left a single value per channel
-    with calls_replaced({layer: _normalising_by_the_batch(layer, i, noted) for i, layer in enumerate(layers)}):
+    with calls_replaced(
+        {layer: _normalising_by_the_batch(layer, i, noted) for i, layer in enumerate(layers)}
+    ):
         for x in itertools.islice(_batches(dataset, steps), steps):
             batches += 1
-            found = [(int(i), int(count), *pair) for i, count, *pair in run(keras.tree.map_structure(keras.ops.convert_to_tensor, x))]
+            found = [
+                (int(i), int(count), *pair)
+                for i, count, *pair in run(keras.tree.map_structure(keras.ops.convert_to_tensor, x))
+            ]
             singles = [layers[i] for i, count, *_ in found if count == 1]
             if singles:  # it has no variance, and all that follows would see the offset alone
                 single = singles[0]
@@ -92,9 +105,14 @@ def reestimate_batch_norm(model, dataset, steps=None):
             for i, count, *pair in found:
                 if count:  # an empty batch has no statistics
                     counts[i] += count
-                    sums[i] = [total + count * s.numpy().astype(np.float64) for total, s in zip(sums[i], pair)]
+                    sums[i] = [
+                        total + count * s.numpy().astype(np.float64)
+                        for total, s in zip(sums[i], pair)
+                    ]
     if batches < (steps or 1):
-        raise ValueError(f"`dataset` must have at least {steps or 1} batches. Received: {batches} batches")
+        raise ValueError(
+            f"`dataset` must have at least {steps or 1} batches. Received: {batches} batches"
+        )
     if single and not counts.any():
         raise ValueError(
             "The batches must have at least two values per channel in every BatchNormalization layer, or there is no variance. "
@@ -102,7 +120,9 @@ def reestimate_batch_norm(model, dataset, steps=None):
         )
     for layer, count in zip(layers, counts):
         if not count:
-            raise ValueError(f"The data must reach every BatchNormalization layer that is not frozen. Received: no values in {layer.path}")
+            raise ValueError(
+                f"The data must reach every BatchNormalization layer that is not frozen. Received: no values in {layer.path}"
+            )
     for layer, count, (mean, variance) in zip(layers, counts, sums):
         for variable, total in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
             variable.assign(np.broadcast_to(total / count, variable.shape))
@@ -112,16 +132,32 @@ def _batches(dataset, steps):
     """The x of each batch."""
     if isinstance(dataset, keras.utils.PyDataset):
         if dataset.num_batches is None and steps is None:
-            raise ValueError("`steps` must be given for a dataset that does not say how many batches it has. Received: steps=None")
-        batches = (dataset[i] for i in (itertools.count() if dataset.num_batches is None else range(dataset.num_batches)))
+            raise ValueError(
+                "`steps` must be given for a dataset that does not say how many batches it has. Received: steps=None"
+            )
+        batches = (
+            dataset[i]
+            for i in (
+                itertools.count() if dataset.num_batches is None else range(dataset.num_batches)
+            )
+        )
     elif _is_arrays(dataset):
         x = dataset[0] if isinstance(dataset, tuple) else dataset
         size = len(keras.tree.flatten(x)[0])
-        yield from (keras.tree.map_structure(lambda a: a[i : i + _ARRAY_BATCH], x) for i in range(0, size, _ARRAY_BATCH))
+        yield from (
+            keras.tree.map_structure(lambda a: a[i : i + _ARRAY_BATCH], x)
+            for i in range(0, size, _ARRAY_BATCH)
+        )
         return
     else:
-        if isinstance(dataset, tf.data.Dataset) and steps is None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("`steps` must be given for a dataset without end. Received: steps=None")
+        if (
+            isinstance(dataset, tf.data.Dataset)
+            and steps is None
+            and dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+        ):
+            raise ValueError(
+                "`steps` must be given for a dataset without end. Received: steps=None"
+            )
         batches = iter(dataset)
     for batch in batches:
         yield keras.utils.unpack_x_y_sample_weight(batch)[0]
@@ -155,17 +191,34 @@ def _normalising_by_the_batch(layer, index, noted):
 
     def normalise(inputs, mask, kept, gamma, beta):
         """Has statistics for each position of the axes `kept`, of which the channels are last."""
-        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)  # as Keras computes it
+        x = tf.cast(
+            inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32
+        )  # as Keras computes it
         others = [axis for axis in range(len(x.shape)) if axis not in kept]
         if mask is None:
             mean, variance = tf.nn.moments(x, others, keepdims=True)
             values = tf.size(x, tf.int64)
         else:  # [...], without channels
-            mean, variance = tf.nn.weighted_moments(x, others, tf.cast(mask, x.dtype)[..., tf.newaxis], keepdims=True)
+            mean, variance = tf.nn.weighted_moments(
+                x, others, tf.cast(mask, x.dtype)[..., tf.newaxis], keepdims=True
+            )
             values = tf.math.count_nonzero(mask) * tf.shape(x, tf.int64)[kept[-1]]
-        noted.append((index, values // tf.size(mean, tf.int64), tf.squeeze(mean, others), tf.squeeze(variance, others)))
-        gamma, beta = (None if v is None else tf.reshape(tf.cast(v, x.dtype), tf.shape(mean)) for v in (gamma, beta))
-        return tf.cast(tf.nn.batch_normalization(x, mean, variance, beta, gamma, layer.epsilon), layer.compute_dtype)
+        noted.append(
+            (
+                index,
+                values // tf.size(mean, tf.int64),
+                tf.squeeze(mean, others),
+                tf.squeeze(variance, others),
+            )
+        )
+        gamma, beta = (
+            None if v is None else tf.reshape(tf.cast(v, x.dtype), tf.shape(mean))
+            for v in (gamma, beta)
+        )
+        return tf.cast(
+            tf.nn.batch_normalization(x, mean, variance, beta, gamma, layer.epsilon),
+            layer.compute_dtype,
+        )
 
     def call(inputs, training=None, mask=None):
         read = mean_of_rows if isinstance(layer, MemberLayer) else tf.convert_to_tensor
@@ -175,7 +228,13 @@ def _normalising_by_the_batch(layer, index, noted):
     def call_members(inputs, mask=None):
         """[K*N, ..., channels]: every member by itself. They share the mask."""
         x, mask = (None if t is None else split_members(t, layer.members) for t in (inputs, mask))
-        gamma, beta = (None if v is None else tf.convert_to_tensor(v) for v in (layer.gamma, layer.beta))
+        gamma, beta = (
+            None if v is None else tf.convert_to_tensor(v) for v in (layer.gamma, layer.beta)
+        )
         return join_members(normalise(x, mask, [0, len(x.shape) - 1], gamma, beta))
 
-    return {"call": call, "call_members": call_members} if isinstance(layer, MemberLayer) else {"call": call}
+    return (
+        {"call": call, "call_members": call_members}
+        if isinstance(layer, MemberLayer)
+        else {"call": call}
+    )

@@ -38,15 +38,27 @@ def summary(model, print_fn=None):
       ValueError: `model` has not been built.
     """
     if not model.built:
-        raise ValueError("`model` must be built: call it once, or give it an Input. Received: one without weights")
+        raise ValueError(
+            "`model` must be built: call it once, or give it an Input. Received: one without weights"
+        )
     print_fn = print_fn or print
     rows = [("weight", "shape", "members")]
     for variable in model.weights:
         members = str(getattr(variable, "late_phase_members", "base"))
-        rows.append((variable.path, str(tuple(variable.shape)), members if variable.trainable else f"{members}, not trained"))
+        rows.append(
+            (
+                variable.path,
+                str(tuple(variable.shape)),
+                members if variable.trainable else f"{members}, not trained",
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
     for path, shape, members in rows:
         print_fn(f"{path:<{widths[0]}}  {shape:<{widths[1]}}  {members}")
-    base = sum(math.prod(v.shape) for v in model.trainable_weights if not hasattr(v, "late_phase_members"))
-    member = sum(math.prod(v.shape[1:]) for v in model.trainable_weights if hasattr(v, "late_phase_members"))
+    base = sum(
+        math.prod(v.shape) for v in model.trainable_weights if not hasattr(v, "late_phase_members")
+    )
+    member = sum(
+        math.prod(v.shape[1:]) for v in model.trainable_weights if hasattr(v, "late_phase_members")
+    )
     print_fn(f"trained: {base:,} numbers of base weights, {member:,} of each member")

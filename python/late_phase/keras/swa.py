@@ -13,7 +13,9 @@ from late_phase.keras.swa_files import SampleFiles
 
 def _check_integer(name, value, least):
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}")
+        raise ValueError(
+            f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}"
+        )
     return value
 
 
@@ -75,9 +77,14 @@ class SWA(keras.callbacks.Callback):
     samples = property(lambda self: self._samples, doc="The number of samples in the average.")
 
     def _forget(self):
-        self._samples, self._epoch = 0, -1  # the last sample is that of _epoch, counted from 0 as Keras does
+        self._samples, self._epoch = (
+            0,
+            -1,
+        )  # the last sample is that of _epoch, counted from 0 as Keras does
         self._averages = []  # (weight of the model, its average)
-        self._statistics = None  # (statistics of the model, their value for the average), once estimated
+        self._statistics = (
+            None  # (statistics of the model, their value for the average), once estimated
+        )
 
     def on_train_begin(self, logs=None):
         self._begun = False
@@ -116,7 +123,11 @@ class SWA(keras.callbacks.Callback):
                 f"There must be a sample to average; the first one is taken at the end of epoch {self.start + self.frequency}. "
                 "Received: samples=0"
             )
-        own = [(copy, copy.read_value()) for variable in self._lent() for copy in self._copies(variable)]
+        own = [
+            (copy, copy.read_value())
+            for variable in self._lent()
+            for copy in self._copies(variable)
+        ]
         try:
             self._lend()
             yield self.model
@@ -137,11 +148,15 @@ class SWA(keras.callbacks.Callback):
         self._require_weights(self.model.trainable_variables)
         for variable, average in self._averages:
             late_phase.raw_ops.late_phase_swa_update(
-                average=average.handle, source=self._copies(variable)[0].handle, count=tf.constant(self._samples, tf.int64)
+                average=average.handle,
+                source=self._copies(variable)[0].handle,
+                count=tf.constant(self._samples, tf.int64),
             )
         self._samples, self._epoch, self._statistics = self._samples + 1, epoch, None
         if self._files is not None:
-            self._files.write(epoch, self._samples, [average.numpy() for _, average in self._averages])
+            self._files.write(
+                epoch, self._samples, [average.numpy() for _, average in self._averages]
+            )
 
     def _require_weights(self, variables):
         if not self._averages:
@@ -150,8 +165,12 @@ class SWA(keras.callbacks.Callback):
                 with tf.init_scope(), tf.device(first.device):
                     # Half types would not hold a mean of many.
                     dtype = tf.float64 if first.dtype == tf.float64 else tf.float32
-                    self._averages.append((variable, tf.Variable(tf.zeros(first.shape, dtype), trainable=False)))
-        if [id(variable) for variable, _ in self._averages] != [id(variable) for variable in variables]:
+                    self._averages.append(
+                        (variable, tf.Variable(tf.zeros(first.shape, dtype), trainable=False))
+                    )
+        if [id(variable) for variable, _ in self._averages] != [
+            id(variable) for variable in variables
+        ]:
             raise ValueError(
                 "A callback averages one set of weights: use a new SWA for another model, or if layers have been frozen or thawed. "
                 f"Received: {len(variables)} weights, not the {len(self._averages)} that the average is of"
@@ -168,7 +187,9 @@ class SWA(keras.callbacks.Callback):
         usable = [e for e in kept if e < epoch] if due else []
         before_last = due[-2] if len(due) > 1 else -1
         # Killed after the weights of its last epoch were saved and before their average was: they are here now.
-        missed = bool(due) and due[-1] == epoch - 1 and (usable[-1] if usable else -1) == before_last
+        missed = (
+            bool(due) and due[-1] == epoch - 1 and (usable[-1] if usable else -1) == before_last
+        )
         if due and kept and not missed and (not usable or usable[-1] != due[-1]):
             raise ValueError(
                 f"`backup_dir` must hold the average after epoch {due[-1] + 1} for training to resume at epoch {epoch + 1}; start at epoch "
@@ -186,7 +207,9 @@ class SWA(keras.callbacks.Callback):
         variables = self.model.trainable_variables
         kept, shapes = [a.shape for a in averages], [tuple(v.shape) for v in variables]
         if kept != shapes:
-            raise ValueError(f"`backup_dir` must be of the same model. Received: an average of shapes {kept}, not {shapes}")
+            raise ValueError(
+                f"`backup_dir` must be of the same model. Received: an average of shapes {kept}, not {shapes}"
+            )
         self._require_weights(variables)
         for (_, average), value in zip(self._averages, averages):
             average.assign(value)
@@ -194,7 +217,11 @@ class SWA(keras.callbacks.Callback):
 
     def _lent(self):
         """All variables of the model that are others in `averaged`."""
-        statistics = [v for layer in layers_to_reestimate(self.model) for v in (layer.moving_mean, layer.moving_variance)]
+        statistics = [
+            v
+            for layer in layers_to_reestimate(self.model)
+            for v in (layer.moving_mean, layer.moving_variance)
+        ]
         return [variable for variable, _ in self._averages] + statistics
 
     def _lend(self):

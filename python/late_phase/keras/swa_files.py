@@ -18,14 +18,20 @@ class SampleFiles:
     def epochs(self):
         """Of the samples there are, in order."""
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
-        return sorted(int(match[1]) for match in map(re.compile(r"swa-(\d+)\.npz").fullmatch, names) if match)
+        return sorted(
+            int(match[1]) for match in map(re.compile(r"swa-(\d+)\.npz").fullmatch, names) if match
+        )
 
     def write(self, epoch, samples, averages):
         """Keeps the average of `samples` samples, the last of which is `epoch`'s."""
         os.makedirs(self._folder, exist_ok=True)
         path = self._path(epoch)
         with open(path + ".part", "wb") as file:
-            np.savez(file, samples=samples, **{f"weight_{i}": average for i, average in enumerate(averages)})
+            np.savez(
+                file,
+                samples=samples,
+                **{f"weight_{i}": average for i, average in enumerate(averages)},
+            )
             file.flush()
             os.fsync(file.fileno())
         os.replace(path + ".part", path)
@@ -34,7 +40,9 @@ class SampleFiles:
     def read(self, epoch):
         """(samples, averages)."""
         with np.load(self._path(epoch)) as content:
-            return int(content["samples"]), [content[f"weight_{i}"] for i in range(len(content.files) - 1)]
+            return int(content["samples"]), [
+                content[f"weight_{i}"] for i in range(len(content.files) - 1)
+            ]
 
     def discard(self, epochs):
         for epoch in epochs:

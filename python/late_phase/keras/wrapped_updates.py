@@ -20,7 +20,9 @@ class _ReducedContext(tf.distribute.ReplicaContext):
 def _apply(strategy, optimizer, pairs):
     if pairs:
         with _ReducedContext(strategy, replica_id_in_sync_group=0):
-            optimizer.apply([gradient for _, gradient in pairs], [variable for variable, _ in pairs])
+            optimizer.apply(
+                [gradient for _, gradient in pairs], [variable for variable, _ in pairs]
+            )
 
 
 def _build(optimizer, variables, excluded):
@@ -32,12 +34,17 @@ def _build(optimizer, variables, excluded):
 
 def first_replica(strategy, pairs):
     """Reduced gradients are alike on all replicas: of each (variable, gradient) the first."""
-    return [(variable, strategy.experimental_local_results(gradient)[0]) for variable, gradient in pairs]
+    return [
+        (variable, strategy.experimental_local_results(gradient)[0]) for variable, gradient in pairs
+    ]
 
 
 def square_norm(gradients):
     """float64 []: of all gradients together."""
-    return tf.add_n([tf.cast(tf.reduce_sum(tf.square(g)), tf.float64) for g in gradients] + [tf.constant(0, tf.float64)])
+    return tf.add_n(
+        [tf.cast(tf.reduce_sum(tf.square(g)), tf.float64) for g in gradients]
+        + [tf.constant(0, tf.float64)]
+    )
 
 
 def _clip(gradients, clipnorm, others):
@@ -52,7 +59,9 @@ def _clip(gradients, clipnorm, others):
 @contextlib.contextmanager
 def _decay_scaled(optimizer, scale):
     """The weight decay of a Keras optimizer, where it has one, times `scale`, float64 []."""
-    names = [name for name in ("weight_decay", "adam_weight_decay") if getattr(optimizer, name, None)]  # the second is of Muon
+    names = [
+        name for name in ("weight_decay", "adam_weight_decay") if getattr(optimizer, name, None)
+    ]  # the second is of Muon
     decays = {name: getattr(optimizer, name) for name in names}
     try:
         for name, decay in decays.items():
@@ -68,24 +77,37 @@ class WrappedBase:
 
     def __init__(self, owner, optimizer, variables, members, decays, clipnorm=None):
         """`decays(variable)` tells whether weight decay is for a variable, too."""
-        self._optimizer, self._members, self._key, self._clipnorm = optimizer, members, functools.partial(variable_key, owner), clipnorm
+        self._optimizer, self._members, self._key, self._clipnorm = (
+            optimizer,
+            members,
+            functools.partial(variable_key, owner),
+            clipnorm,
+        )
         if variables:
             _build(optimizer, variables, [v for v in variables if not decays(v)])
         for variable in optimizer.variables:
             track(owner, variable)
         self._sums = {}
         if members > 1:
-            self._sums = {self._key(v): owner.add_variable_from_reference(v, name="sum") for v in variables}
+            self._sums = {
+                self._key(v): owner.add_variable_from_reference(v, name="sum") for v in variables
+            }
 
     def apply(self, strategy, pairs, now):
         pairs = first_replica(strategy, pairs)
         if self._members == 1:
             _apply(strategy, self._optimizer, pairs)
             return
-        variables, sums = [variable for variable, _ in pairs], [self._sums[self._key(variable)] for variable, _ in pairs]
+        variables, sums = (
+            [variable for variable, _ in pairs],
+            [self._sums[self._key(variable)] for variable, _ in pairs],
+        )
 
         def update():
-            scaled = [now.of_type[tf.as_dtype(v.dtype)].base_scale * (total.value + tf.cast(g, v.dtype)) for (v, g), total in zip(pairs, sums)]
+            scaled = [
+                now.of_type[tf.as_dtype(v.dtype)].base_scale * (total.value + tf.cast(g, v.dtype))
+                for (v, g), total in zip(pairs, sums)
+            ]
             clipped = _clip(scaled, self._clipnorm, now.member_square_norm)
             with _decay_scaled(self._optimizer, now.base_decay_scale):
                 _apply(strategy, self._optimizer, list(zip(variables, clipped)))
@@ -102,11 +124,19 @@ class WrappedBase:
 class WrappedMembers:
     """Late-phase weights [K, ...]: a member's row and state are copied to an optimizer and back."""
 
-    def __init__(self, owner, optimizer, variables, members, decays, base_variables=(), clipnorm=None):
+    def __init__(
+        self, owner, optimizer, variables, members, decays, base_variables=(), clipnorm=None
+    ):
         """`base_variables` are trained by the same optimizer, which clips their joint norm."""
-        self._optimizer, self._key, self._clipnorm = optimizer, functools.partial(variable_key, owner), clipnorm
+        self._optimizer, self._key, self._clipnorm = (
+            optimizer,
+            functools.partial(variable_key, owner),
+            clipnorm,
+        )
         self._rows = {self._key(v): _row_of(v) for v in variables}
-        excluded = [v for v in base_variables if not decays(v)] + [self._rows[self._key(v)] for v in variables if not decays(v)]
+        excluded = [v for v in base_variables if not decays(v)] + [
+            self._rows[self._key(v)] for v in variables if not decays(v)
+        ]
         _build(optimizer, [*base_variables, *self._rows.values()], excluded)
         self._states = []  # (of all members [K, ...], of the current one [...], at first)
         for variable in optimizer.variables:
@@ -116,8 +146,12 @@ class WrappedMembers:
                 track(owner, variable)
                 continue
             fresh = variable.numpy()
-            rows = keras.Variable(np.broadcast_to(fresh, (members, *fresh.shape)), dtype=variable.dtype, trainable=False,
-                                  name=f"members_{variable.name}")
+            rows = keras.Variable(
+                np.broadcast_to(fresh, (members, *fresh.shape)),
+                dtype=variable.dtype,
+                trainable=False,
+                name=f"members_{variable.name}",
+            )
             track(owner, rows)
             self._states.append((rows, variable, fresh))
 
@@ -128,10 +162,18 @@ class WrappedMembers:
         for stack, row in brought:
             row.assign(tf.gather(stack.value, now.member))
         gradients = _clip([gradient for _, gradient in pairs], self._clipnorm, now.base_square_norm)
-        rows = [(self._rows[self._key(variable)], gradient) for (variable, _), gradient in zip(pairs, gradients)]
+        rows = [
+            (self._rows[self._key(variable)], gradient)
+            for (variable, _), gradient in zip(pairs, gradients)
+        ]
         _apply(strategy, self._optimizer, first_replica(strategy, base) + rows)
         for stack, row in brought:
-            strategy.extended.update(stack.value, write_rows, args=(now.rows, tf.convert_to_tensor(row.value)), group=False)
+            strategy.extended.update(
+                stack.value,
+                write_rows,
+                args=(now.rows, tf.convert_to_tensor(row.value)),
+                group=False,
+            )
 
     def restart(self, strategy):
         """All state as of members that have not been trained."""
@@ -148,7 +190,9 @@ def _row_of(variable):
     with contextlib.ExitStack() as stack:
         for scope in scopes:
             stack.enter_context(keras.name_scope(scope))
-        row = keras.Variable(np.zeros(variable.shape[1:]), dtype=variable.dtype, trainable=True, name=name)
+        row = keras.Variable(
+            np.zeros(variable.shape[1:]), dtype=variable.dtype, trainable=True, name=name
+        )
     row.constraint = variable.constraint
     return row
 

@@ -50,12 +50,20 @@ LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 def network(seed=0):
     keras.utils.set_random_seed(seed)
-    return keras.Sequential([
-        keras.Input((8,)), keras.layers.Dense(6), late_phase.keras.BatchNormalization(members=K), late_phase.keras.Dense(4, members=K)])
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(6),
+            late_phase.keras.BatchNormalization(members=K),
+            late_phase.keras.Dense(4, members=K),
+        ]
+    )
 
 
 def optimizer():
-    return late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), members=K, start=2, sigma=0.1)
+    return late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), members=K, start=2, sigma=0.1
+    )
 
 
 def trained(model=None, **options):
@@ -73,7 +81,9 @@ def outputs(model):
 def test_the_table_is_that_of_the_page():
     with open("docs/keras.md") as page:
         section = page.read().partition("## What it works with")[2]
-    rows = [line.strip("| ").split(" | ")[0] for line in section.splitlines() if line.startswith("| ")][1:]
+    rows = [
+        line.strip("| ").split(" | ")[0] for line in section.splitlines() if line.startswith("| ")
+    ][1:]
     assert rows == list(CHECKED_BY)
     for name in sum(CHECKED_BY.values(), []):
         file, _, function = name.rpartition("::")
@@ -105,7 +115,12 @@ def test_float64_trains(policy):
     model = trained()
     assert {weight.dtype for weight in model.weights} == {"float64"}
     # The fused op takes epsilon as a float, which is 5e-8 of it off.
-    np.testing.assert_allclose(model(X.astype("float64")), late_phase.keras.collapse(model)(X.astype("float64")), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        model(X.astype("float64")),
+        late_phase.keras.collapse(model)(X.astype("float64")),
+        rtol=0,
+        atol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("name", ["mixed_bfloat16", "mixed_float16", "bfloat16", "float16"])
@@ -126,7 +141,11 @@ class OwnClass(keras.Model):
 def test_a_model_of_ones_own_class_trains_and_is_not_collapsed():
     model = trained(OwnClass())
     assert len({row.tobytes() for row in model.head.kernel.numpy()}) == K
-    for refuse in (late_phase.keras.collapse, late_phase.keras.ensemble, lambda m: late_phase.keras.convert(m, members=K)):
+    for refuse in (
+        late_phase.keras.collapse,
+        late_phase.keras.ensemble,
+        lambda m: late_phase.keras.convert(m, members=K),
+    ):
         with pytest.raises(ValueError, match="must be Sequential or Functional"):
             refuse(model)
 
@@ -145,14 +164,18 @@ def test_checkpoint_holds_all_state(tmp_path):
     path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "checkpoint")
     tf.train.Checkpoint(model=other, optimizer=fresh).restore(path).assert_consumed()
     assert len(fresh.variables) == len(model.optimizer.variables) > 10
-    for mine, theirs in zip(fresh.variables + other.variables, model.optimizer.variables + model.variables):
+    for mine, theirs in zip(
+        fresh.variables + other.variables, model.optimizer.variables + model.variables
+    ):
         np.testing.assert_array_equal(mine, theirs)
 
 
 def test_h5_loads_without_its_optimizer(tmp_path):
     model = trained()
     model.save(tmp_path / "model.h5")
-    np.testing.assert_array_equal(outputs(keras.models.load_model(tmp_path / "model.h5", compile=False)), outputs(model))
+    np.testing.assert_array_equal(
+        outputs(keras.models.load_model(tmp_path / "model.h5", compile=False)), outputs(model)
+    )
 
 
 def test_saved_model_needs_the_ops(tmp_path):
@@ -161,19 +184,32 @@ def test_saved_model_needs_the_ops(tmp_path):
     loaded = tf.saved_model.load(tmp_path / "model")
     np.testing.assert_allclose(loaded.serve(X), outputs(model), rtol=0, atol=1e-6)
     run = subprocess.run(
-        [sys.executable, "-c", f"import tensorflow as tf; tf.saved_model.load({str(tmp_path / 'model')!r})"], capture_output=True, text=True,
-        env={key: value for key, value in os.environ.items() if key != "LATE_PHASE_OPS"})
+        [
+            sys.executable,
+            "-c",
+            f"import tensorflow as tf; tf.saved_model.load({str(tmp_path / 'model')!r})",
+        ],
+        capture_output=True,
+        text=True,
+        env={key: value for key, value in os.environ.items() if key != "LATE_PHASE_OPS"},
+    )
     assert run.returncode != 0 and "Op type not registered 'LatePhase>BatchNorm'" in run.stderr
 
 
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
 def test_tensorflow_lite_takes_the_collapsed_model_only():
     model = trained()
-    lite = tf.lite.Interpreter(model_content=tf.lite.TFLiteConverter.from_keras_model(late_phase.keras.collapse(model)).convert())
+    lite = tf.lite.Interpreter(
+        model_content=tf.lite.TFLiteConverter.from_keras_model(
+            late_phase.keras.collapse(model)
+        ).convert()
+    )
     lite.resize_tensor_input(lite.get_input_details()[0]["index"], X.shape)
     lite.allocate_tensors()
     lite.set_tensor(lite.get_input_details()[0]["index"], X)
     lite.invoke()
-    np.testing.assert_allclose(lite.get_tensor(lite.get_output_details()[0]["index"]), outputs(model), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        lite.get_tensor(lite.get_output_details()[0]["index"]), outputs(model), rtol=0, atol=1e-5
+    )
     with pytest.raises(Exception, match="LatePhase>BatchNorm"):
         tf.lite.TFLiteConverter.from_keras_model(model).convert()

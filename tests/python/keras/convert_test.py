@@ -90,14 +90,18 @@ def text_to_tf_idf():
 def test_adapted_vocabularies_are_copied(make):
     model, x = make()
     assert_copies_equal(model, x, probe=x)
-    with pytest.warns(UserWarning, match="have not been compared.*Pass `probe`.*Received: .*takes strings"):
+    with pytest.warns(
+        UserWarning, match="have not been compared.*Pass `probe`.*Received: .*takes strings"
+    ):
         late_phase.keras.convert(model, members=3)
 
 
 def test_adapted_bins_are_copied():
     bins = layers.Discretization(num_bins=4)
     bins.adapt(floats(100, 2))
-    model = keras.Sequential([keras.Input((2,)), bins, layers.Embedding(5, 3), layers.Flatten(), layers.Dense(2)])
+    model = keras.Sequential(
+        [keras.Input((2,)), bins, layers.Embedding(5, 3), layers.Flatten(), layers.Dense(2)]
+    )
     assert_copies_equal(model, floats(20, 2))
 
 
@@ -110,10 +114,14 @@ def test_which_layers_are_frozen_is_copied():
         def call(self, inputs):
             return self.inner(inputs)
 
-    model = keras.Sequential([keras.Input((4,)), Frozen(), layers.Dense(3, trainable=False), layers.Dense(2)])
+    model = keras.Sequential(
+        [keras.Input((4,)), Frozen(), layers.Dense(3, trainable=False), layers.Dense(2)]
+    )
     model.layers[0].inner.trainable = False
     converted = late_phase.keras.convert(model, members=3)
-    assert [v.name for v in converted.trainable_variables] == ["kernel", "bias"] and len(converted.non_trainable_variables) == 4
+    assert [v.name for v in converted.trainable_variables] == ["kernel", "bias"] and len(
+        converted.non_trainable_variables
+    ) == 4
 
 
 # --- the comparison of outputs
@@ -145,7 +153,10 @@ def forgetful(**head):
     lambda model: late_phase.keras.collapse(model),
 ], ids=["convert", "convert with a probe", "collapse"])  # fmt: skip
 def test_other_outputs_are_an_error_that_names_the_layer(call):
-    with pytest.raises(ValueError, match="must give the outputs of its model.*differ by .* of the largest, because of net/forgets"):
+    with pytest.raises(
+        ValueError,
+        match="must give the outputs of its model.*differ by .* of the largest, because of net/forgets",
+    ):
         call(forgetful())
 
 
@@ -157,21 +168,49 @@ def test_a_saturated_softmax_hides_no_difference():
 
 
 def several_inputs():
-    specs = {"tokens": ((None,), "int32"), "images": ((None, None, 3), "float32"), "flag": ((1,), "bool")}
-    inputs = {name: keras.Input(shape, dtype=dtype, name=name) for name, (shape, dtype) in specs.items()}
+    specs = {
+        "tokens": ((None,), "int32"),
+        "images": ((None, None, 3), "float32"),
+        "flag": ((1,), "bool"),
+    }
+    inputs = {
+        name: keras.Input(shape, dtype=dtype, name=name) for name, (shape, dtype) in specs.items()
+    }
     tokens = layers.GlobalAveragePooling1D()(layers.Embedding(4, 3)(inputs["tokens"]))
-    images = layers.Conv2D(3, 9)(layers.BatchNormalization()(inputs["images"]))  # which 8 x 8 is too small for
+    images = layers.Conv2D(3, 9)(
+        layers.BatchNormalization()(inputs["images"])
+    )  # which 8 x 8 is too small for
     flag = layers.Dense(3)(keras.ops.cast(inputs["flag"], "float32"))
-    return keras.Model(inputs, layers.Dense(2)(layers.Add()([tokens, layers.GlobalMaxPooling2D()(images), flag])))
+    return keras.Model(
+        inputs, layers.Dense(2)(layers.Add()([tokens, layers.GlobalMaxPooling2D()(images), flag]))
+    )
 
 
 PROBED = {
     "several inputs, open sizes": several_inputs,
-    "floats that are tokens": lambda: keras.Sequential([keras.Input((6,)), layers.Embedding(3, 2), layers.Flatten(), layers.Dense(2)]),
-    "a batch of one size": lambda: keras.Sequential([keras.Input(batch_shape=(5, 4)), layers.Dense(2)]),
-    "float64": lambda: keras.Sequential([keras.Input((4,), dtype="float64"), layers.BatchNormalization(dtype="float64"), layers.Dense(2, dtype="float64")]),
-    "mixed_bfloat16": lambda: keras.Sequential([keras.Input((4,)), *(layers.Dense(30, dtype="mixed_bfloat16") for _ in range(9)), layers.Dense(2)]),
-    "without an Input": lambda: called(keras.Sequential([layers.BatchNormalization(), layers.Dense(2)])),
+    "floats that are tokens": lambda: keras.Sequential(
+        [keras.Input((6,)), layers.Embedding(3, 2), layers.Flatten(), layers.Dense(2)]
+    ),
+    "a batch of one size": lambda: keras.Sequential(
+        [keras.Input(batch_shape=(5, 4)), layers.Dense(2)]
+    ),
+    "float64": lambda: keras.Sequential(
+        [
+            keras.Input((4,), dtype="float64"),
+            layers.BatchNormalization(dtype="float64"),
+            layers.Dense(2, dtype="float64"),
+        ]
+    ),
+    "mixed_bfloat16": lambda: keras.Sequential(
+        [
+            keras.Input((4,)),
+            *(layers.Dense(30, dtype="mixed_bfloat16") for _ in range(9)),
+            layers.Dense(2),
+        ]
+    ),
+    "without an Input": lambda: called(
+        keras.Sequential([layers.BatchNormalization(), layers.Dense(2)])
+    ),
 }
 
 
@@ -205,13 +244,17 @@ def test_outputs_that_are_random_in_inference_are_not_compared():
 
 
 def test_the_comparison_leaves_states_alone():
-    model = keras.Sequential([keras.Input(batch_shape=(4, 5, 3)), layers.LSTM(4, stateful=True), layers.Dense(2)])
+    model = keras.Sequential(
+        [keras.Input(batch_shape=(4, 5, 3)), layers.LSTM(4, stateful=True), layers.Dense(2)]
+    )
     model(floats(4, 5, 3))
     states = [state.numpy() for state in model.layers[0].states]
     converted = late_phase.keras.convert(model, members=2)
     for state, before in zip(model.layers[0].states, states):
         np.testing.assert_array_equal(state.numpy(), before)
-    assert not any(state.numpy().any() for state in converted.layers[0].states)  # as in a model that has been loaded
+    assert not any(
+        state.numpy().any() for state in converted.layers[0].states
+    )  # as in a model that has been loaded
 
 
 # --- layers inside of layers
@@ -236,12 +279,17 @@ def test_what_cannot_get_members_is_named():
     model = keras.Sequential([
         keras.Input((4,)), Block(name="first"), layers.BatchNormalization(name="free"), Block(name="second"), OwnNorm(name="own"), layers.Dense(2, name="head"),
     ], name="net")  # fmt: skip
-    with pytest.warns(UserWarning, match="`convert` leaves net/first/norm, net/second/norm, net/own without members") as warned:
+    with pytest.warns(
+        UserWarning,
+        match="`convert` leaves net/first/norm, net/second/norm, net/own without members",
+    ) as warned:
         converted = late_phase.keras.convert(scattered(model), members=3)
     assert len(warned) == 1 and warned[0].filename == __file__
     assert with_members(converted) == ["free", "head"]
     np.testing.assert_allclose(converted(floats(5, 4)), model(floats(5, 4)), rtol=1e-5)
-    late_phase.keras.convert(model, members=3, batch_norm=False)  # asks for the head alone, and gets it
+    late_phase.keras.convert(
+        model, members=3, batch_norm=False
+    )  # asks for the head alone, and gets it
 
 
 def test_a_head_made_inside_a_layer_is_named():
@@ -253,10 +301,15 @@ def test_a_head_made_inside_a_layer_is_named():
         def call(self, inputs):
             return self.out(inputs)
 
-    model = keras.Sequential([keras.Input((4,)), layers.BatchNormalization(), Head(name="head")], name="net")
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.BatchNormalization(), Head(name="head")], name="net"
+    )
     with pytest.warns(UserWarning, match="`convert` leaves net/head/out without members"):
         late_phase.keras.convert(model, members=3)
-    with pytest.raises(ValueError, match="There must be a layer that can get members. Received: none but net/head/out"):
+    with pytest.raises(
+        ValueError,
+        match="There must be a layer that can get members. Received: none but net/head/out",
+    ):
         late_phase.keras.convert(model, members=3, batch_norm=False)
 
 
@@ -274,14 +327,31 @@ def inner_model():
 
 
 INSIDE = {
-    "TimeDistributed head": (lambda: layers.TimeDistributed(layers.Dense(2, name="head")), ["head"]),
+    "TimeDistributed head": (
+        lambda: layers.TimeDistributed(layers.Dense(2, name="head")),
+        ["head"],
+    ),
     "TimeDistributed Functional": (lambda: layers.TimeDistributed(inner_model()), ["head", "norm"]),
     "TimeDistributed Sequential": (
-        lambda: layers.TimeDistributed(keras.Sequential([keras.Input((3,)), layers.BatchNormalization(name="norm"), layers.Dense(2, name="head")])),
+        lambda: layers.TimeDistributed(
+            keras.Sequential(
+                [
+                    keras.Input((3,)),
+                    layers.BatchNormalization(name="norm"),
+                    layers.Dense(2, name="head"),
+                ]
+            )
+        ),
         ["head", "norm"],
     ),
-    "a wrapper in a wrapper": (lambda: Around(layers.TimeDistributed(layers.Dense(2, name="head"))), ["head"]),
-    "the last of a nested model": (lambda: keras.Sequential([layers.Dense(5, name="hidden"), layers.Dense(2, name="head")]), ["head"]),
+    "a wrapper in a wrapper": (
+        lambda: Around(layers.TimeDistributed(layers.Dense(2, name="head"))),
+        ["head"],
+    ),
+    "the last of a nested model": (
+        lambda: keras.Sequential([layers.Dense(5, name="hidden"), layers.Dense(2, name="head")]),
+        ["head"],
+    ),
 }
 
 
@@ -293,18 +363,34 @@ def test_layers_in_the_config_of_others_get_members_and_train(kind, tmp_path):
     with keras.saving.custom_object_scope({"Around": Around}):
         converted = assert_copies_equal(model, x)
         assert sorted(with_members(converted)) == expected
-        converted.compile(late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.05), members=3, start=2, sigma=0.1), "mse")
+        converted.compile(
+            late_phase.keras.LatePhaseOptimizer(
+                keras.optimizers.SGD(0.05), members=3, start=2, sigma=0.1
+            ),
+            "mse",
+        )
         converted.fit(x, y, batch_size=3, epochs=2, verbose=0)
         for v in converted.trainable_variables:
-            assert not hasattr(v, "late_phase_members") or len({row.tobytes() for row in v.numpy()}) == 3, v.path
+            assert (
+                not hasattr(v, "late_phase_members")
+                or len({row.tobytes() for row in v.numpy()}) == 3
+            ), v.path
         converted.save(tmp_path / "converted.keras")
         loaded = keras.models.load_model(tmp_path / "converted.keras")
         np.testing.assert_array_equal(loaded(x), converted(x))
-        np.testing.assert_allclose(late_phase.keras.collapse(converted)(x), converted(x), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(
+            late_phase.keras.collapse(converted)(x), converted(x), rtol=0, atol=1e-4
+        )
 
 
 def test_rank1_layers_in_bidirectional_collapse():
-    model = keras.Sequential([keras.Input((5, 3)), layers.Bidirectional(late_phase.keras.Rank1LSTM(4, members=3)), layers.Dense(2)])
+    model = keras.Sequential(
+        [
+            keras.Input((5, 3)),
+            layers.Bidirectional(late_phase.keras.Rank1LSTM(4, members=3)),
+            layers.Dense(2),
+        ]
+    )
     plain, x = late_phase.keras.collapse(scattered(model)), floats(6, 5, 3)
     assert not with_members(plain)
     np.testing.assert_allclose(plain(x), model(x), rtol=0, atol=1e-5)
@@ -320,7 +406,9 @@ def test_members_made_inside_a_layer_cannot_be_collapsed():
             return self.norm(inputs, training=training)
 
     model = keras.Sequential([keras.Input((4,)), Late(name="late")], name="net")
-    with pytest.raises(ValueError, match="or in the config of its layers, to be collapsed. Received: net/late/norm"):
+    with pytest.raises(
+        ValueError, match="or in the config of its layers, to be collapsed. Received: net/late/norm"
+    ):
         late_phase.keras.collapse(model)
 
 
@@ -328,13 +416,23 @@ def test_members_made_inside_a_layer_cannot_be_collapsed():
 
 
 def plain_norm_and_head():
-    return keras.Sequential([keras.Input((4,)), layers.BatchNormalization(name="norm"), layers.Dense(2, name="head")], name="net")
+    return keras.Sequential(
+        [keras.Input((4,)), layers.BatchNormalization(name="norm"), layers.Dense(2, name="head")],
+        name="net",
+    )
 
 
 def test_a_converted_model_says_so():
     converted = late_phase.keras.convert(plain_norm_and_head(), members=3)
-    for options, layer in (({}, "head"), ({"batch_norm": False}, "head"), ({"head": False}, "norm")):
-        with pytest.raises(ValueError, match=f"has been converted already, or built with members. Received: {layer} with members=3"):
+    for options, layer in (
+        ({}, "head"),
+        ({"batch_norm": False}, "head"),
+        ({"head": False}, "norm"),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=f"has been converted already, or built with members. Received: {layer} with members=3",
+        ):
             late_phase.keras.convert(converted, members=3, **options)
 
 
@@ -343,7 +441,10 @@ def test_the_rest_of_a_converted_model_can_be_converted():
     both = late_phase.keras.convert(scattered(norm), members=3, batch_norm=False)
     assert with_members(both) == ["norm", "head"]
     np.testing.assert_allclose(both(floats(5, 4)), norm(floats(5, 4)), rtol=1e-5)
-    with pytest.raises(ValueError, match="`members` must be that of the layers that have members. Received: members=4, 3 in norm"):
+    with pytest.raises(
+        ValueError,
+        match="`members` must be that of the layers that have members. Received: members=4, 3 in norm",
+    ):
         late_phase.keras.convert(norm, members=4, batch_norm=False)
 
 
@@ -385,5 +486,9 @@ def test_summary_of_a_model_of_any_class():
 
 
 def test_steps_need_a_dataset():
-    with pytest.raises(ValueError, match="`steps` must be None without `dataset`. Received: steps=2"):
-        late_phase.keras.collapse(late_phase.keras.convert(plain_norm_and_head(), members=3), steps=2)
+    with pytest.raises(
+        ValueError, match="`steps` must be None without `dataset`. Received: steps=2"
+    ):
+        late_phase.keras.collapse(
+            late_phase.keras.convert(plain_norm_and_head(), members=3), steps=2
+        )

@@ -19,34 +19,46 @@ K, START, STEPS, BATCH = 3, 4, 12, 8
 LOSS = keras.losses.SparseCategoricalCrossentropy
 PROGRAM = os.path.abspath("docs/examples/keras_workers.py")
 
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 
 def data():
     random = np.random.default_rng(0)
-    return random.normal(1, 2, (STEPS * BATCH, 5)).astype("float32"), random.integers(0, 4, STEPS * BATCH)
+    return random.normal(1, 2, (STEPS * BATCH, 5)).astype("float32"), random.integers(
+        0, 4, STEPS * BATCH
+    )
 
 
 def make_model(synchronized=True):
     keras.utils.set_random_seed(1)
-    return keras.Sequential([
-        keras.Input((5,)),
-        keras.layers.Dense(7, use_bias=False),  # before a normalisation its gradient would be rounding, which Adam scales up
-        late_phase.keras.BatchNormalization(members=K, synchronized=synchronized),
-        keras.layers.ReLU(),
-        late_phase.keras.Dense(4, members=K),
-    ])
+    return keras.Sequential(
+        [
+            keras.Input((5,)),
+            keras.layers.Dense(
+                7, use_bias=False
+            ),  # before a normalisation its gradient would be rounding, which Adam scales up
+            late_phase.keras.BatchNormalization(members=K, synchronized=synchronized),
+            keras.layers.ReLU(),
+            late_phase.keras.Dense(4, members=K),
+        ]
+    )
 
 
 OPTIMIZERS = {
     "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
     "adam": lambda: keras.optimizers.Adam(0.01),
-    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.5),  # not fused
+    "adamw": lambda: keras.optimizers.AdamW(
+        0.01, weight_decay=0.1, global_clipnorm=0.5
+    ),  # not fused
 }
 
 
 def late_phase_optimizer(name, start=START):
-    return late_phase.keras.LatePhaseOptimizer(OPTIMIZERS[name](), members=K, start=start, sigma=0.1, base_scale=0.5)
+    return late_phase.keras.LatePhaseOptimizer(
+        OPTIMIZERS[name](), members=K, start=start, sigma=0.1, base_scale=0.5
+    )
 
 
 def fit(strategy, name, start=START, synchronized=True):
@@ -70,11 +82,15 @@ def own_loop(strategy, name):
         def replica_step(x, y):
             with tf.GradientTape() as tape:
                 value = tf.reduce_sum(loss(y, model(x, training=True))) / BATCH
-            optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_variables), model.trainable_variables))
+            optimizer.apply_gradients(
+                zip(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+            )
 
         strategy.run(replica_step, args=(x, y))
 
-    for x, y in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(data()).batch(BATCH)):
+    for x, y in strategy.experimental_distribute_dataset(
+        tf.data.Dataset.from_tensor_slices(data()).batch(BATCH)
+    ):
         step(x, y)
     return model, optimizer
 
@@ -93,7 +109,9 @@ def expect_replicas_in_step(variables):
 
 def expect_equal(model, expected, tolerance=1e-5):
     for variable, other in zip(model.weights, expected.weights, strict=True):
-        np.testing.assert_allclose(variable.numpy(), other.numpy(), rtol=0, atol=tolerance, err_msg=variable.path)
+        np.testing.assert_allclose(
+            variable.numpy(), other.numpy(), rtol=0, atol=tolerance, err_msg=variable.path
+        )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -101,7 +119,10 @@ def test_fit_on_two_devices_is_that_of_one_with_the_joint_minibatch(name):
     one, two = fit(tf.distribute.get_strategy(), name), fit(two_devices(), name)
     expect_equal(two, one)
     expect_replicas_in_step([*two.weights, *two.optimizer.variables])
-    assert int(two.optimizer.iterations.numpy()) == STEPS and int(two.optimizer.member.numpy()) == (STEPS - START) % K
+    assert (
+        int(two.optimizer.iterations.numpy()) == STEPS
+        and int(two.optimizer.member.numpy()) == (STEPS - START) % K
+    )
     head = two.layers[-1].kernel.numpy()
     assert len({row.tobytes() for row in head}) == K
 
@@ -125,13 +146,24 @@ def test_without_synchronisation_replicas_normalise_alone_and_move_statistics_to
         layer = late_phase.keras.BatchNormalization(members=K, momentum=0.75)
         layer.build((None, 5))
     x = data()[0][:8].astype("float64")
-    parts = strategy.experimental_distribute_values_from_function(lambda context: tf.constant(
-        np.split(x, 2)[context.replica_id_in_sync_group], tf.float32))
-    outputs = strategy.experimental_local_results(tf.function(lambda: strategy.run(lambda x: layer(x, training=True), args=(parts,)))())
+    parts = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(np.split(x, 2)[context.replica_id_in_sync_group], tf.float32)
+    )
+    outputs = strategy.experimental_local_results(
+        tf.function(lambda: strategy.run(lambda x: layer(x, training=True), args=(parts,)))()
+    )
     halves = np.split(x, 2)
     for output, half in zip(outputs, halves):
-        np.testing.assert_allclose(output, (half - half.mean(axis=0)) / np.sqrt(half.var(axis=0) + layer.epsilon), rtol=0, atol=1e-5)
-    mean, variance = np.mean([h.mean(axis=0) for h in halves], axis=0), np.mean([h.var(axis=0) for h in halves], axis=0)
+        np.testing.assert_allclose(
+            output,
+            (half - half.mean(axis=0)) / np.sqrt(half.var(axis=0) + layer.epsilon),
+            rtol=0,
+            atol=1e-5,
+        )
+    mean, variance = (
+        np.mean([h.mean(axis=0) for h in halves], axis=0),
+        np.mean([h.var(axis=0) for h in halves], axis=0),
+    )
     for row in layer.moving_mean.numpy():
         np.testing.assert_allclose(row, 0.25 * mean, rtol=0, atol=1e-5)
     for row in layer.moving_variance.numpy():
@@ -141,7 +173,10 @@ def test_without_synchronisation_replicas_normalise_alone_and_move_statistics_to
 
 def test_synchronisation_makes_a_difference():
     """Or the equalities above would say nothing about it."""
-    together, alone = fit(two_devices(), "nesterov"), fit(two_devices(), "nesterov", synchronized=False)
+    together, alone = (
+        fit(two_devices(), "nesterov"),
+        fit(two_devices(), "nesterov", synchronized=False),
+    )
     assert np.abs(together.layers[0].kernel.numpy() - alone.layers[0].kernel.numpy()).max() > 1e-3
     expect_replicas_in_step([*alone.weights, *alone.optimizer.variables])
 
@@ -167,9 +202,20 @@ class Workers:
         for i, log in enumerate(self.logs):
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}
             with open(log, "w") as errors:
-                self.processes.append(subprocess.Popen(
-                    [sys.executable, PROGRAM, folder, str(epochs)], stdout=subprocess.PIPE, stderr=errors, text=True,
-                    env={**os.environ, "TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}))
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, PROGRAM, folder, str(epochs)],
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
+                        text=True,
+                        env={
+                            **os.environ,
+                            "TF_CONFIG": json.dumps(config),
+                            "TF_CPP_MIN_LOG_LEVEL": "3",
+                            "CUDA_VISIBLE_DEVICES": "",
+                        },
+                    )
+                )
 
     def finish(self):
         """The first one's lines; all must end well."""
@@ -191,12 +237,18 @@ class Workers:
 
     def weights(self):
         """Of the last step, and averaged over the epochs."""
-        models = [keras.models.load_model(os.path.join(self.folder, name)) for name in ("plain.keras", "averaged.keras")]
+        models = [
+            keras.models.load_model(os.path.join(self.folder, name))
+            for name in ("plain.keras", "averaged.keras")
+        ]
         return [weight.numpy() for model in models for weight in model.weights]
 
 
 def test_two_workers_are_one_with_the_joint_minibatch_and_survive_a_kill(tmp_path):
-    one, two = Workers(str(tmp_path / "one"), 1, epochs=16), Workers(str(tmp_path / "two"), 2, epochs=16)
+    one, two = (
+        Workers(str(tmp_path / "one"), 1, epochs=16),
+        Workers(str(tmp_path / "two"), 2, epochs=16),
+    )
     one.finish()
     lines = two.finish()
     assert [line.split(":")[0] for line in lines] == [f"epoch {i}" for i in range(1, 17)]
@@ -205,9 +257,13 @@ def test_two_workers_are_one_with_the_joint_minibatch_and_survive_a_kill(tmp_pat
 
     killed = Workers(str(tmp_path / "killed"), 2, epochs=16)
     killed.kill_after("epoch 2:")
-    reached = int(tf.train.load_checkpoint(killed.folder).get_tensor("epoch/.ATTRIBUTES/VARIABLE_VALUE"))
+    reached = int(
+        tf.train.load_checkpoint(killed.folder).get_tensor("epoch/.ATTRIBUTES/VARIABLE_VALUE")
+    )
     again = Workers(killed.folder, 2, epochs=16)
     lines = again.finish()
-    assert 2 <= reached < 16 and [line.split(":")[0] for line in lines] == [f"epoch {i}" for i in range(reached + 1, 17)]
+    assert 2 <= reached < 16 and [line.split(":")[0] for line in lines] == [
+        f"epoch {i}" for i in range(reached + 1, 17)
+    ]
     for weight, expected in zip(again.weights(), two.weights(), strict=True):
         np.testing.assert_array_equal(weight, expected)

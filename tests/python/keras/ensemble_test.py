@@ -23,13 +23,24 @@ def scattered(model):
 
 def mean_of_single_members(model, x, activation=lambda y: y):
     """One model after the other, every row of which is that of a member: no layer of the ensemble is used."""
-    late = [v for layer in model._flatten_layers() if isinstance(layer, MemberLayer) for v in layer.weights if hasattr(v, "late_phase_members")]
+    late = [
+        v
+        for layer in model._flatten_layers()
+        if isinstance(layer, MemberLayer)
+        for v in layer.weights
+        if hasattr(v, "late_phase_members")
+    ]
     own = [v.numpy() for v in late]
     outputs = []
     for k in range(MEMBERS):
         for variable, rows in zip(late, own):
             variable.assign(np.broadcast_to(rows[k], rows.shape))
-        outputs.append(keras.tree.map_structure(lambda y: activation(np.float64(y)), late_phase.keras.collapse(model)(x, training=False)))
+        outputs.append(
+            keras.tree.map_structure(
+                lambda y: activation(np.float64(y)),
+                late_phase.keras.collapse(model)(x, training=False),
+            )
+        )
     for variable, rows in zip(late, own):
         variable.assign(rows)
     return keras.tree.map_structure(lambda *ys: np.mean(ys, axis=0), *outputs)
@@ -59,15 +70,22 @@ def residual():
     x = keras.layers.Add()([plain, x])
     x = x * 2.0 + plain
     x = keras.layers.BatchNormalization()(x)
-    return keras.Model(inputs, late_phase.keras.Dense(3, members=MEMBERS, activation="tanh", use_bias=False)(x)), images()
+    return keras.Model(
+        inputs, late_phase.keras.Dense(3, members=MEMBERS, activation="tanh", use_bias=False)(x)
+    ), images()
 
 
 def nested():
     """A Functional in a Sequential in a Functional, beside a nested model without members that is called twice."""
     inner_inputs = keras.Input((6, 6, 2))
-    inner = keras.Model(inner_inputs, keras.layers.ReLU()(late_norm()(keras.layers.Conv2D(2, 3, padding="same")(inner_inputs))))
+    inner = keras.Model(
+        inner_inputs,
+        keras.layers.ReLU()(late_norm()(keras.layers.Conv2D(2, 3, padding="same")(inner_inputs))),
+    )
     block = keras.Sequential([keras.Input((6, 6, 2)), keras.layers.Conv2D(2, 1), inner])
-    plain = keras.Sequential([keras.Input((6, 6, 2)), keras.layers.Conv2D(2, 1), keras.layers.BatchNormalization()])
+    plain = keras.Sequential(
+        [keras.Input((6, 6, 2)), keras.layers.Conv2D(2, 1), keras.layers.BatchNormalization()]
+    )
     inputs = keras.Input((6, 6, 2))
     x = keras.layers.Concatenate()([plain(block(plain(inputs))), inputs])
     return keras.Model(inputs, keras.layers.Flatten()(x)), images()
@@ -75,7 +93,9 @@ def nested():
 
 def tied():
     """The same block twice: on what is not yet per member, and on what is."""
-    block = keras.Sequential([keras.Input((6, 6, 2)), keras.layers.Conv2D(2, 3, padding="same"), late_norm()])
+    block = keras.Sequential(
+        [keras.Input((6, 6, 2)), keras.layers.Conv2D(2, 3, padding="same"), late_norm()]
+    )
     inputs = keras.Input((6, 6, 2))
     return keras.Model(inputs, keras.layers.Flatten()(block(block(inputs)))), images()
 
@@ -88,7 +108,10 @@ def several():
     both = keras.layers.Add()([keras.layers.RepeatVector(7)(a), b])
     outputs = {"plain": a, "late": keras.layers.LSTM(3)(both)}
     random = np.random.default_rng(2)
-    x = {"a": random.normal(size=(5, 4)).astype("float32"), "b": random.normal(size=(5, 7, 4)).astype("float32")}
+    x = {
+        "a": random.normal(size=(5, 4)).astype("float32"),
+        "b": random.normal(size=(5, 7, 4)).astype("float32"),
+    }
     return keras.Model(inputs, outputs), x
 
 
@@ -107,8 +130,12 @@ def rank1():
     inputs = keras.Input((6, 6, 2))
     x = late_phase.keras.Rank1Conv2D(4, 3, members=MEMBERS, strides=2, activation="tanh")(inputs)
     x = keras.layers.Reshape((4, 4))(x)
-    x, *states = late_phase.keras.Rank1LSTM(3, members=MEMBERS, return_sequences=True, return_state=True)(x)
-    x = late_phase.keras.Rank1LSTM(3, members=MEMBERS, return_sequences=True, go_backwards=True)(x, initial_state=states)
+    x, *states = late_phase.keras.Rank1LSTM(
+        3, members=MEMBERS, return_sequences=True, return_state=True
+    )(x)
+    x = late_phase.keras.Rank1LSTM(3, members=MEMBERS, return_sequences=True, go_backwards=True)(
+        x, initial_state=states
+    )
     return keras.Model(inputs, late_phase.keras.Rank1Dense(3, members=MEMBERS)(x)), images()
 
 
@@ -123,7 +150,9 @@ def test_is_the_mean_of_single_members(make):
     together = late_phase.keras.ensemble(model)
     for actual in (together(x), together.predict(x, verbose=0, batch_size=2)):
         keras.tree.assert_same_structure(actual, expected)
-        keras.tree.map_structure(lambda a, e: np.testing.assert_allclose(a, e, rtol=0, atol=1e-4), actual, expected)
+        keras.tree.map_structure(
+            lambda a, e: np.testing.assert_allclose(a, e, rtol=0, atol=1e-4), actual, expected
+        )
     # The mean of predictions, not the prediction of the mean.
     gaps = keras.tree.map_structure(lambda a, e: np.abs(a - e).max(), model(x), expected)
     assert max(keras.tree.flatten(gaps)) > 1e-2
@@ -164,7 +193,9 @@ class SeenBatch(keras.layers.Layer):
 
 def test_what_comes_before_the_members_is_computed_once():
     before, after = SeenBatch(), SeenBatch()
-    model = keras.Sequential([keras.Input((4,)), before, late_phase.keras.Dense(3, members=MEMBERS), after])
+    model = keras.Sequential(
+        [keras.Input((4,)), before, late_phase.keras.Dense(3, members=MEMBERS), after]
+    )
     late_phase.keras.ensemble(model)(np.ones((5, 4), "float32"))
     assert (before.seen, after.seen) == (5, MEMBERS * 5)
 
@@ -193,7 +224,14 @@ def test_mixed_precision_averages_in_float():
 
 def test_an_empty_batch_stays_empty():
     # Without a convolution: TensorFlow's own, by oneDNN, gives an empty batch the channels of its inputs.
-    model = keras.Sequential([keras.Input((4,)), late_norm(), keras.layers.ReLU(), late_phase.keras.Dense(3, members=MEMBERS)])
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            late_norm(),
+            keras.layers.ReLU(),
+            late_phase.keras.Dense(3, members=MEMBERS),
+        ]
+    )
     assert late_phase.keras.ensemble(model)(np.zeros((0, 4), "float32")).shape == (0, 3)
 
 
@@ -220,14 +258,31 @@ def stack(*layers):
     return keras.Sequential([keras.Input((4,)), *layers])
 
 
-@pytest.mark.parametrize("model, message", [
-    (lambda: stack(keras.layers.Dense(2)), r"`model` must have layers with members, as many in all. Received: members=\[\]"),
-    (lambda: stack(late_phase.keras.Dense(2, members=2), late_phase.keras.Dense(2, members=3)), r"Received: members=\[2, 3\]"),
-    (lambda: stack(Unfinished(members=2, name="odd")), "must have a pass over all of them. Received: odd, Unfinished"),
-    (lambda: stack(Around()), "Sequential or Functional, whose layers can be called one by one. Received: one inside of around"),
-    (lambda: Subclassed(), "`model` must be Sequential or Functional"),
-    (lambda: keras.Sequential([late_phase.keras.Dense(3, members=2)]), "`model` must be built"),
-])
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        (
+            lambda: stack(keras.layers.Dense(2)),
+            r"`model` must have layers with members, as many in all. Received: members=\[\]",
+        ),
+        (
+            lambda: stack(
+                late_phase.keras.Dense(2, members=2), late_phase.keras.Dense(2, members=3)
+            ),
+            r"Received: members=\[2, 3\]",
+        ),
+        (
+            lambda: stack(Unfinished(members=2, name="odd")),
+            "must have a pass over all of them. Received: odd, Unfinished",
+        ),
+        (
+            lambda: stack(Around()),
+            "Sequential or Functional, whose layers can be called one by one. Received: one inside of around",
+        ),
+        (lambda: Subclassed(), "`model` must be Sequential or Functional"),
+        (lambda: keras.Sequential([late_phase.keras.Dense(3, members=2)]), "`model` must be built"),
+    ],
+)
 def test_wrong_use_explains_itself(model, message):
     with pytest.raises(ValueError, match=message):
         late_phase.keras.ensemble(model())

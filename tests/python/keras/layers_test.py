@@ -12,11 +12,31 @@ import tensorflow as tf
 import late_phase.keras
 
 LAYERS = {
-    "BatchNormalization": (late_phase.keras.BatchNormalization, keras.layers.BatchNormalization, dict(momentum=0.8, epsilon=1e-2), (6, 5, 4, 3)),
-    "BatchNormalization of rows": (late_phase.keras.BatchNormalization, keras.layers.BatchNormalization, {}, (32, 3)),
-    "BatchNormalization alone": (late_phase.keras.BatchNormalization, keras.layers.BatchNormalization, dict(center=False, scale=False), (4, 7, 3)),
+    "BatchNormalization": (
+        late_phase.keras.BatchNormalization,
+        keras.layers.BatchNormalization,
+        dict(momentum=0.8, epsilon=1e-2),
+        (6, 5, 4, 3),
+    ),
+    "BatchNormalization of rows": (
+        late_phase.keras.BatchNormalization,
+        keras.layers.BatchNormalization,
+        {},
+        (32, 3),
+    ),
+    "BatchNormalization alone": (
+        late_phase.keras.BatchNormalization,
+        keras.layers.BatchNormalization,
+        dict(center=False, scale=False),
+        (4, 7, 3),
+    ),
     "Dense": (late_phase.keras.Dense, keras.layers.Dense, dict(units=4, activation="tanh"), (6, 3)),
-    "Dense on sequences": (late_phase.keras.Dense, keras.layers.Dense, dict(units=4, use_bias=False), (6, 5, 3)),
+    "Dense on sequences": (
+        late_phase.keras.Dense,
+        keras.layers.Dense,
+        dict(units=4, use_bias=False),
+        (6, 5, 3),
+    ),
 }
 
 
@@ -24,7 +44,10 @@ def pair(name, members, dtype="float32"):
     """A layer with members, Keras's layer, equal weights, and inputs."""
     with_members, plain, options, shape = LAYERS[name]
     keras.utils.set_random_seed(0)
-    layer, other = with_members(members=members, dtype=dtype, **options), plain(dtype=dtype, **options)
+    layer, other = (
+        with_members(members=members, dtype=dtype, **options),
+        plain(dtype=dtype, **options),
+    )
     random = np.random.default_rng(1)
     x = random.normal(1, 2, shape).astype("float32")
     layer.build(shape)
@@ -82,7 +105,9 @@ def test_mixed_bfloat16(name):
     for training in (True, False):
         y, expected = layer(x, training=training), other(x, training=training)
         assert y.dtype == tf.bfloat16
-        np.testing.assert_allclose(tf.cast(y, tf.float32), tf.cast(expected, tf.float32), rtol=0, atol=0.06)
+        np.testing.assert_allclose(
+            tf.cast(y, tf.float32), tf.cast(expected, tf.float32), rtol=0, atol=0.06
+        )
 
 
 def image_model(members=3):
@@ -91,7 +116,12 @@ def image_model(members=3):
     x = keras.layers.Conv2D(6, 3, padding="same", use_bias=False)(inputs)
     x = late_phase.keras.BatchNormalization(members=members)(x)
     x = keras.layers.ReLU()(x)
-    block = keras.Sequential([keras.layers.Conv2D(6, 3, padding="same"), late_phase.keras.BatchNormalization(members=members)])
+    block = keras.Sequential(
+        [
+            keras.layers.Conv2D(6, 3, padding="same"),
+            late_phase.keras.BatchNormalization(members=members),
+        ]
+    )
     x = keras.layers.Add()([x, block(x)])
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(inputs, late_phase.keras.Dense(5, members=members)(x))
@@ -105,15 +135,25 @@ def images(count=96):
 @pytest.fixture(scope="module")
 def trained():
     model = image_model()
-    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.05, momentum=0.9), members=3, start=3, sigma=0.3)
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(0.05, momentum=0.9), members=3, start=3, sigma=0.3
+    )
+    model.compile(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
     history = model.fit(*images(), batch_size=8, epochs=2, verbose=0, validation_data=images(16))
     assert np.isfinite(history.history["val_loss"]).all()
     return model
 
 
 def test_members_have_statistics_of_their_own(trained):
-    norm = next(layer for layer in trained._flatten_layers() if isinstance(layer, late_phase.keras.BatchNormalization))
+    norm = next(
+        layer
+        for layer in trained._flatten_layers()
+        if isinstance(layer, late_phase.keras.BatchNormalization)
+    )
     for weight in norm.weights:
         assert len({row.tobytes() for row in weight.numpy()}) == 3, weight.path
 
@@ -122,7 +162,9 @@ def test_collapsed_model_predicts_the_same(trained):
     plain = late_phase.keras.collapse(trained)
     assert all(type(layer).__module__.startswith("keras.") for layer in plain._flatten_layers())
     x, _ = images()
-    np.testing.assert_allclose(plain.predict(x, verbose=0), trained.predict(x, verbose=0), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        plain.predict(x, verbose=0), trained.predict(x, verbose=0), rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("how", ["keras", "saved_model"])
@@ -132,16 +174,26 @@ def test_collapsed_model_loads_without_late_phase(trained, tmp_path, how):
     plain.save(path) if how == "keras" else plain.export(path, verbose=False)
     x, _ = images(4)
     np.save(tmp_path / "x.npy", x)
-    load = {"keras": "import keras; model = keras.models.load_model(path); y = model(x)",
-            "saved_model": "import tensorflow as tf; model = tf.saved_model.load(path); y = model.serve(x)"}[how]
+    load = {
+        "keras": "import keras; model = keras.models.load_model(path); y = model(x)",
+        "saved_model": "import tensorflow as tf; model = tf.saved_model.load(path); y = model.serve(x)",
+    }[how]
     program = (
         f"import sys, numpy as np; path = {str(path)!r}; x = np.load({str(tmp_path / 'x.npy')!r}); {load}; "
         f"np.save({str(tmp_path / 'y.npy')!r}, np.asarray(y)); assert not any('late_phase' in name for name in sys.modules)"
     )
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LATE_PHASE_OPS")}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "LATE_PHASE_OPS")
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
     assert run.returncode == 0, run.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), trained.predict(x, verbose=0), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "y.npy"), trained.predict(x, verbose=0), rtol=0, atol=1e-5
+    )
 
 
 def test_weights_are_saved_and_loaded(trained, tmp_path):
@@ -154,33 +206,51 @@ def test_weights_are_saved_and_loaded(trained, tmp_path):
 
 @pytest.mark.parametrize("application", ["ResNet50", "DenseNet121"])
 def test_converted_application_predicts_the_same_at_once(application):
-    model = getattr(keras.applications, application)(weights=None, input_shape=(64, 64, 3), classes=10)
+    model = getattr(keras.applications, application)(
+        weights=None, input_shape=(64, 64, 3), classes=10
+    )
     random = np.random.default_rng(5)
     for weight in model.weights:  # statistics that are not those of a fresh model
         if "moving" in weight.name or "gamma" in weight.name:
             weight.assign(random.uniform(0.8, 1.2, weight.shape))
     converted = late_phase.keras.convert(model, members=3)
-    norms = [layer for layer in converted.layers if isinstance(layer, late_phase.keras.BatchNormalization)]
-    assert len(norms) == sum(isinstance(layer, keras.layers.BatchNormalization) for layer in model.layers) > 50
+    norms = [
+        layer
+        for layer in converted.layers
+        if isinstance(layer, late_phase.keras.BatchNormalization)
+    ]
+    assert (
+        len(norms)
+        == sum(isinstance(layer, keras.layers.BatchNormalization) for layer in model.layers)
+        > 50
+    )
     assert isinstance(converted.layers[-1], late_phase.keras.Dense)
     x = random.normal(size=(2, 64, 64, 3)).astype("float32")
     expected = model.predict(x, verbose=0)
     np.testing.assert_allclose(converted.predict(x, verbose=0), expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(late_phase.keras.collapse(converted).predict(x, verbose=0), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        late_phase.keras.collapse(converted).predict(x, verbose=0), expected, rtol=0, atol=1e-6
+    )
 
 
 def test_the_weights_of_a_resnet50_are_traced_once():
-    model = late_phase.keras.convert(keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=10), members=3)
+    model = late_phase.keras.convert(
+        keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=10), members=3
+    )
     variables = model.trainable_variables
     assert len(variables) == 214
-    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), members=3, start=2, sigma=0.1)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), members=3, start=2, sigma=0.1
+    )
     optimizer.build(variables)
     traces = []
 
     def gradient(variable):
         if not hasattr(variable, "late_phase_members"):
             return tf.ones(variable.shape)
-        return tf.IndexedSlices(tf.ones([1, *variable.shape[1:]]), optimizer.member.value[tf.newaxis], variable.shape)
+        return tf.IndexedSlices(
+            tf.ones([1, *variable.shape[1:]]), optimizer.member.value[tf.newaxis], variable.shape
+        )
 
     @tf.function
     def step():
@@ -201,18 +271,55 @@ def stock(last):
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), last])
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: late_phase.keras.Dense(3, members=0), "`members` must be an integer of at least 1. Received: members=0"),
-    (lambda: late_phase.keras.BatchNormalization(members=2, momentum=1.5), r"`momentum` must be in \[0, 1\]. Received: momentum=1.5"),
-    (lambda: late_phase.keras.BatchNormalization(members=2, epsilon=0), "`epsilon` must be greater than 0. Received: epsilon=0"),
-    (lambda: late_phase.keras.BatchNormalization(members=2, axis=1)(np.ones((2, 3, 4), "float32")), "`axis` must be the last one"),
-    (lambda: late_phase.keras.collapse(keras.Sequential([late_phase.keras.Dense(3, members=2)])), "`model` must be built"),
-    (lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2), "The last layer must be Dense.*Received: re_lu.*ReLU"),
-    (lambda: late_phase.keras.convert(stock(keras.layers.BatchNormalization(gamma_constraint="non_neg", name="norm")), members=2, head=False),
-     "norm cannot get members: BatchNormalization with members has no such option. Received: gamma_constraint="),
-    (lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2, head=False), "There must be a BatchNormalization layer"),
-    (lambda: late_phase.keras.collapse(Subclassed()), "`model` must be Sequential or Functional.*Received: Subclassed"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda: late_phase.keras.Dense(3, members=0),
+            "`members` must be an integer of at least 1. Received: members=0",
+        ),
+        (
+            lambda: late_phase.keras.BatchNormalization(members=2, momentum=1.5),
+            r"`momentum` must be in \[0, 1\]. Received: momentum=1.5",
+        ),
+        (
+            lambda: late_phase.keras.BatchNormalization(members=2, epsilon=0),
+            "`epsilon` must be greater than 0. Received: epsilon=0",
+        ),
+        (
+            lambda: late_phase.keras.BatchNormalization(members=2, axis=1)(
+                np.ones((2, 3, 4), "float32")
+            ),
+            "`axis` must be the last one",
+        ),
+        (
+            lambda: late_phase.keras.collapse(
+                keras.Sequential([late_phase.keras.Dense(3, members=2)])
+            ),
+            "`model` must be built",
+        ),
+        (
+            lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2),
+            "The last layer must be Dense.*Received: re_lu.*ReLU",
+        ),
+        (
+            lambda: late_phase.keras.convert(
+                stock(keras.layers.BatchNormalization(gamma_constraint="non_neg", name="norm")),
+                members=2,
+                head=False,
+            ),
+            "norm cannot get members: BatchNormalization with members has no such option. Received: gamma_constraint=",
+        ),
+        (
+            lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2, head=False),
+            "There must be a BatchNormalization layer",
+        ),
+        (
+            lambda: late_phase.keras.collapse(Subclassed()),
+            "`model` must be Sequential or Functional.*Received: Subclassed",
+        ),
+    ],
+)
 def test_wrong_use_explains_itself(make, message):
     with pytest.raises(ValueError, match=message):
         make()
@@ -226,9 +333,14 @@ def test_mixed_precision_trains(policy):
         model = image_model()
     finally:
         keras.config.set_dtype_policy(before)
-    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.Adam(1e-3), members=3, start=2, sigma=0.1)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.Adam(1e-3), members=3, start=2, sigma=0.1
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if policy == "mixed_float16" else optimizer, loss)
+    model.compile(
+        keras.optimizers.LossScaleOptimizer(optimizer) if policy == "mixed_float16" else optimizer,
+        loss,
+    )
     model.fit(*images(48), batch_size=8, verbose=0)
     assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
     assert int(optimizer.iterations.numpy()) == 6 and int(optimizer.member.numpy()) == 1
@@ -243,5 +355,9 @@ def test_layers_do_not_claim_to_compile_under_xla():
     assert not model_supports_jit(model)
     optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=3)
     with pytest.warns(UserWarning, match="jit_compile"):
-        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True)
+        model.compile(
+            optimizer,
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            jit_compile=True,
+        )
     model.fit(*images(16), batch_size=8, verbose=0)

@@ -21,8 +21,14 @@ def data(steps=STEPS):
 
 def make_model(members=K, seed=1):
     keras.utils.set_random_seed(seed)
-    head = late_phase.keras.Dense(CLASSES, members=members, name="head") if members else keras.layers.Dense(CLASSES, name="head")
-    return keras.Sequential([keras.Input((INPUTS,)), keras.layers.Dense(HIDDEN, activation="tanh", name="hidden"), head])
+    head = (
+        late_phase.keras.Dense(CLASSES, members=members, name="head")
+        if members
+        else keras.layers.Dense(CLASSES, name="head")
+    )
+    return keras.Sequential(
+        [keras.Input((INPUTS,)), keras.layers.Dense(HIDDEN, activation="tanh", name="hidden"), head]
+    )
 
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -45,9 +51,18 @@ class OtherAdam(keras.optimizers.Adam):
     """As above."""
 
 
-WRAPPED_RULES = {name: lambda make=make: {"SGD": OtherSGD, "Adam": OtherAdam}[type(make()).__name__].from_config(make().get_config())
-                 for name, make in RULES.items()}
-PATHS = {"fused": (RULES, RULES), "wrapped": (WRAPPED_RULES, WRAPPED_RULES), "fused base": (RULES, WRAPPED_RULES), "fused members": (WRAPPED_RULES, RULES)}
+WRAPPED_RULES = {
+    name: lambda make=make: {"SGD": OtherSGD, "Adam": OtherAdam}[type(make()).__name__].from_config(
+        make().get_config()
+    )
+    for name, make in RULES.items()
+}
+PATHS = {
+    "fused": (RULES, RULES),
+    "wrapped": (WRAPPED_RULES, WRAPPED_RULES),
+    "fused base": (RULES, WRAPPED_RULES),
+    "fused members": (WRAPPED_RULES, RULES),
+}
 
 
 class Rule:
@@ -62,7 +77,9 @@ class Rule:
             return w - RATE * g
         if self.name == "adam":
             self.a, self.b = BETA1 * self.a + (1 - BETA1) * g, BETA2 * self.b + (1 - BETA2) * g * g
-            return w - RATE * np.sqrt(1 - BETA2**self.n) / (1 - BETA1**self.n) * self.a / (np.sqrt(self.b) + EPSILON)
+            return w - RATE * np.sqrt(1 - BETA2**self.n) / (1 - BETA1**self.n) * self.a / (
+                np.sqrt(self.b) + EPSILON
+            )
         self.a = MOMENTUM * self.a - RATE * g  # the velocity, which contains the learning rate
         return w + (MOMENTUM * self.a - RATE * g if self.name == "nesterov" else self.a)
 
@@ -72,7 +89,10 @@ def plain_loop(model, base_rule, member_rule, base_scale, steps=STEPS):
     x, y = data(steps)
     hidden = [w.numpy() for w in model.get_layer("hidden").weights]
     rows = [[w.numpy()[0] for w in model.get_layer("head").weights] for _ in range(K)]
-    base_rules, member_rules = [Rule(base_rule) for _ in hidden], [[Rule(member_rule) for _ in rows[0]] for _ in range(K)]
+    base_rules, member_rules = (
+        [Rule(base_rule) for _ in hidden],
+        [[Rule(member_rule) for _ in rows[0]] for _ in range(K)],
+    )
     sums = [0.0, 0.0]
     for t in range(steps):
         if t == START:
@@ -90,7 +110,10 @@ def plain_loop(model, base_rule, member_rule, base_scale, steps=STEPS):
         rows[k] = [rule(w, g) for rule, w, g in zip(member_rules[k], rows[k], gradients[2:])]
         sums = [total + g for total, g in zip(sums, gradients)]
         if not late or k == K - 1:
-            hidden = [rule(w, (base_scale if late else 1) * g) for rule, w, g in zip(base_rules, hidden, sums)]
+            hidden = [
+                rule(w, (base_scale if late else 1) * g)
+                for rule, w, g in zip(base_rules, hidden, sums)
+            ]
             sums = [0.0, 0.0]
     return hidden, rows
 
@@ -99,16 +122,38 @@ def expect_equal(model, hidden, rows, tolerance=1e-10):
     for weight, expected in zip(model.get_layer("hidden").weights, hidden):
         np.testing.assert_allclose(weight.numpy(), expected, rtol=0, atol=tolerance)
     for i, weight in enumerate(model.get_layer("head").weights):
-        np.testing.assert_allclose(weight.numpy(), np.stack([row[i] for row in rows]), rtol=0, atol=tolerance)
+        np.testing.assert_allclose(
+            weight.numpy(), np.stack([row[i] for row in rows]), rtol=0, atol=tolerance
+        )
 
 
-@pytest.mark.parametrize("base, member", [("sgd", "sgd"), ("momentum", "adam"), ("nesterov", "nesterov"), ("adam", "adam"), ("adam", "sgd")])
-@pytest.mark.parametrize("path, base_scale", [("fused", 1.0), ("fused", 1 / K), ("wrapped", 1 / K), ("fused base", 1.0), ("fused members", 1.0)])
+@pytest.mark.parametrize(
+    "base, member",
+    [
+        ("sgd", "sgd"),
+        ("momentum", "adam"),
+        ("nesterov", "nesterov"),
+        ("adam", "adam"),
+        ("adam", "sgd"),
+    ],
+)
+@pytest.mark.parametrize(
+    "path, base_scale",
+    [
+        ("fused", 1.0),
+        ("fused", 1 / K),
+        ("wrapped", 1 / K),
+        ("fused base", 1.0),
+        ("fused members", 1.0),
+    ],
+)
 def test_fit_equals_the_plain_loop(base, member, path, base_scale):
     model = make_model()
     hidden, rows = plain_loop(model, base, member, base_scale)
     bases, members = PATHS[path]
-    optimizer = late_phase.keras.LatePhaseOptimizer(bases[base](), members[member](), members=K, start=START, base_scale=base_scale)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        bases[base](), members[member](), members=K, start=START, base_scale=base_scale
+    )
     model.compile(optimizer, LOSS)
     x, y = data()
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
@@ -118,7 +163,9 @@ def test_fit_equals_the_plain_loop(base, member, path, base_scale):
 def test_member_none_follows_the_base():
     model = make_model()
     hidden, rows = plain_loop(model, "adam", "adam", 1.0)
-    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["adam"](), members=K, start=START), LOSS)
+    model.compile(
+        late_phase.keras.LatePhaseOptimizer(RULES["adam"](), members=K, start=START), LOSS
+    )
     x, y = data()
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     expect_equal(model, hidden, rows)
@@ -128,7 +175,9 @@ def test_member_none_follows_the_base():
 def test_custom_loop_equals_the_plain_loop(compiled):
     model = make_model()
     hidden, rows = plain_loop(model, "nesterov", "adam", 1.0)
-    optimizer = late_phase.keras.LatePhaseOptimizer(RULES["nesterov"](), RULES["adam"](), members=K, start=START)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        RULES["nesterov"](), RULES["adam"](), members=K, start=START
+    )
     optimizer.build(model.trainable_variables)
 
     def step(x, y):
@@ -145,10 +194,14 @@ def test_custom_loop_equals_the_plain_loop(compiled):
 
 
 WRAPPED = {
-    "sgd with decay and clipping": lambda rate: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=1e-2, clipnorm=0.5),
+    "sgd with decay and clipping": lambda rate: keras.optimizers.SGD(
+        rate, momentum=0.9, nesterov=True, weight_decay=1e-2, clipnorm=0.5
+    ),
     "sgd": lambda rate: keras.optimizers.SGD(rate),
     "nesterov": lambda rate: keras.optimizers.SGD(rate, momentum=MOMENTUM, nesterov=True),
-    "adam with epsilon": lambda rate: keras.optimizers.Adam(rate, beta_1=BETA1, beta_2=BETA2, epsilon=EPSILON),
+    "adam with epsilon": lambda rate: keras.optimizers.Adam(
+        rate, beta_1=BETA1, beta_2=BETA2, epsilon=EPSILON
+    ),
     "amsgrad": lambda rate: keras.optimizers.Adam(rate, amsgrad=True, clipvalue=0.01),
     "adamw": lambda rate: keras.optimizers.AdamW(rate, weight_decay=0.1, global_clipnorm=0.3),
     "rmsprop": lambda rate: keras.optimizers.RMSprop(rate, momentum=0.5),
@@ -157,7 +210,9 @@ WRAPPED = {
 }
 
 
-@pytest.mark.parametrize("rate", [0.05, keras.optimizers.schedules.CosineDecay(0.1, STEPS)], ids=["constant", "cosine"])
+@pytest.mark.parametrize(
+    "rate", [0.05, keras.optimizers.schedules.CosineDecay(0.1, STEPS)], ids=["constant", "cosine"]
+)
 @pytest.mark.parametrize("name", WRAPPED)
 def test_one_member_equals_the_wrapped_optimizer(name, rate):
     x, y = data()
@@ -169,7 +224,9 @@ def test_one_member_equals_the_wrapped_optimizer(name, rate):
     for model in (plain, wrapped):
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     for weight, other in zip(plain.weights, wrapped.weights):
-        np.testing.assert_allclose(other.numpy().reshape(weight.shape), weight.numpy(), rtol=0, atol=1e-10)
+        np.testing.assert_allclose(
+            other.numpy().reshape(weight.shape), weight.numpy(), rtol=0, atol=1e-10
+        )
 
 
 def train(model, steps, first=0):
@@ -183,7 +240,9 @@ def compiled(path="fused", **options):
     model = make_model()
     options = {"members": K, "start": START, "sigma": 0.25, **options}
     bases, members = PATHS[path]
-    model.compile(late_phase.keras.LatePhaseOptimizer(bases["adam"](), members["nesterov"](), **options), LOSS)
+    model.compile(
+        late_phase.keras.LatePhaseOptimizer(bases["adam"](), members["nesterov"](), **options), LOSS
+    )
     return model
 
 
@@ -213,19 +272,31 @@ def test_inference_uses_the_mean_of_the_members():
     x, _ = data()
     hidden, head = model.get_layer("hidden"), model.get_layer("head")
     kernel, bias = head.kernel.numpy().mean(axis=0), head.bias.numpy().mean(axis=0)
-    np.testing.assert_allclose(model.predict(x, verbose=0), hidden(x).numpy() @ kernel + bias, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), hidden(x).numpy() @ kernel + bias, rtol=0, atol=1e-12
+    )
 
 
-@pytest.mark.parametrize("path, saved_after", [
-    ("fused", START - 2), ("fused", START), ("fused", START + 1), ("fused", START + K + 2), ("wrapped", START - 2), ("wrapped", START + K + 2),
-])
+@pytest.mark.parametrize(
+    "path, saved_after",
+    [
+        ("fused", START - 2),
+        ("fused", START),
+        ("fused", START + 1),
+        ("fused", START + K + 2),
+        ("wrapped", START - 2),
+        ("wrapped", START + K + 2),
+    ],
+)
 def test_a_saved_model_goes_on_as_if_it_had_never_stopped(tmp_path, path, saved_after):
     whole = compiled(path)
     train(whole, STEPS)
     first = compiled(path)
     train(first, saved_after)
     first.save(tmp_path / "model.keras")
-    second = keras.models.load_model(tmp_path / "model.keras", custom_objects={"OtherSGD": OtherSGD, "OtherAdam": OtherAdam})
+    second = keras.models.load_model(
+        tmp_path / "model.keras", custom_objects={"OtherSGD": OtherSGD, "OtherAdam": OtherAdam}
+    )
     assert int(second.optimizer.member.numpy()) == int(first.optimizer.member.numpy())
     train(second, STEPS, saved_after)
     for weight, expected in zip(second.weights, whole.weights):
@@ -243,9 +314,17 @@ def test_state_is_counted_once_and_holds_no_weights(path):
     if path == "fused":
         assert sum(name.endswith("_accum") for name in names) == 2
         assert sum(name.endswith(("_m", "_v", "_count")) for name in names) == 6
-        assert len(names) == 2 + 2 + 2 + 2 + 6  # t and its rate, member and its rate, the sums, the members', Adam's
+        assert (
+            len(names) == 2 + 2 + 2 + 2 + 6
+        )  # t and its rate, member and its rate, the sums, the members', Adam's
     else:
-        rows = {"members_iteration", *(f"members_{weight.path.replace('/', '_')}_momentum" for weight in model.get_layer("head").weights)}
+        rows = {
+            "members_iteration",
+            *(
+                f"members_{weight.path.replace('/', '_')}_momentum"
+                for weight in model.get_layer("head").weights
+            ),
+        }
         assert {name for name in names if name.startswith("members_")} == rows
         assert sum(name.startswith("adam") for name in names) == 5
         assert len(names) == 2 + 2 + 2 + 3 + 5
@@ -260,7 +339,10 @@ def test_learning_rate_is_settable_and_counts_minibatches():
     np.testing.assert_array_equal(model.get_layer("hidden").kernel.numpy(), before)
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([START + K - 1], [0.0, 0.5])
     model = make_model()
-    model.compile(late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(schedule), members=K, start=START), LOSS)
+    model.compile(
+        late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(schedule), members=K, start=START),
+        LOSS,
+    )
     before = model.get_layer("hidden").kernel.numpy()
     train(model, START + K)
     np.testing.assert_array_equal(model.get_layer("hidden").kernel.numpy(), before)
@@ -268,15 +350,21 @@ def test_learning_rate_is_settable_and_counts_minibatches():
     assert not np.array_equal(model.get_layer("hidden").kernel.numpy(), before)
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (dict(members=0), "`members` must be an integer of at least 1. Received: members=0"),
-    (dict(members=2.0), "`members` must be an integer of at least 1"),
-    (dict(start=-1), "`start` must be an integer of at least 0. Received: start=-1"),
-    (dict(sigma=-0.1), "`sigma` must be at least 0. Received: sigma=-0.1"),
-    (dict(base_scale=0.0), "`base_scale` must be in \\(0, 1\\]. Received: base_scale=0.0"),
-    (dict(member="adam"), "`member` must be a Keras optimizer. Received: member='adam'"),
-    (dict(clipnorm=1.0), "Options of an optimizer belong to `base` and `member`. Received: clipnorm"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(members=0), "`members` must be an integer of at least 1. Received: members=0"),
+        (dict(members=2.0), "`members` must be an integer of at least 1"),
+        (dict(start=-1), "`start` must be an integer of at least 0. Received: start=-1"),
+        (dict(sigma=-0.1), "`sigma` must be at least 0. Received: sigma=-0.1"),
+        (dict(base_scale=0.0), "`base_scale` must be in \\(0, 1\\]. Received: base_scale=0.0"),
+        (dict(member="adam"), "`member` must be a Keras optimizer. Received: member='adam'"),
+        (
+            dict(clipnorm=1.0),
+            "Options of an optimizer belong to `base` and `member`. Received: clipnorm",
+        ),
+    ],
+)
 def test_wrong_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), **arguments)
@@ -299,7 +387,9 @@ def test_other_members_in_a_layer_are_refused():
     model = make_model(members=2)
     model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=3), LOSS)
     for _ in range(2):  # nothing is half-built after the first time
-        with pytest.raises(ValueError, match="members=3 in the optimizer, members=2 in .*head/kernel"):
+        with pytest.raises(
+            ValueError, match="members=3 in the optimizer, members=2 in .*head/kernel"
+        ):
             train(model, 1)
 
 
@@ -313,13 +403,19 @@ def test_a_model_without_members_is_refused():
 
 def test_a_start_beyond_the_end_is_said():
     model = compiled(start=100)
-    with pytest.warns(UserWarning, match="`start` should be a step of the training.*Received: start=100, training ended after 3 steps"):
+    with pytest.warns(
+        UserWarning,
+        match="`start` should be a step of the training.*Received: start=100, training ended after 3 steps",
+    ):
         model.fit(*data(3), batch_size=BATCH, verbose=0)
 
 
 def test_weights_of_other_members_are_refused(tmp_path):
     make_model(members=2).save_weights(tmp_path / "two.weights.h5")
-    with pytest.raises(ValueError, match="`members` must be that of the saved weights. Received: members=3 in .*head/kernel, 2 saved"):
+    with pytest.raises(
+        ValueError,
+        match="`members` must be that of the saved weights. Received: members=3 in .*head/kernel, 2 saved",
+    ):
         make_model(members=3).load_weights(tmp_path / "two.weights.h5")
 
 
@@ -333,7 +429,13 @@ def test_several_steps_per_execution():
     x, y = data()
     whole, parts = compiled(), make_model()
     train(whole, 12)
-    parts.compile(late_phase.keras.LatePhaseOptimizer(RULES["adam"](), RULES["nesterov"](), members=K, start=START, sigma=0.25), LOSS, steps_per_execution=5)
+    parts.compile(
+        late_phase.keras.LatePhaseOptimizer(
+            RULES["adam"](), RULES["nesterov"](), members=K, start=START, sigma=0.25
+        ),
+        LOSS,
+        steps_per_execution=5,
+    )
     parts.fit(x[: 12 * BATCH], y[: 12 * BATCH], batch_size=BATCH, shuffle=False, verbose=0)
     for weight, expected in zip(parts.weights, whole.weights):
         np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=0, atol=1e-12)
@@ -346,17 +448,28 @@ def test_start_is_fixed():
 
 
 def test_sparse_gradients_of_base_weights_are_refused():
-    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 3, name="table"), keras.layers.Flatten(),
-                              late_phase.keras.Dense(CLASSES, members=K)])
+    model = keras.Sequential(
+        [
+            keras.Input((2,), dtype="int32"),
+            keras.layers.Embedding(5, 3, name="table"),
+            keras.layers.Flatten(),
+            late_phase.keras.Dense(CLASSES, members=K),
+        ]
+    )
     model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=K), LOSS)
-    with pytest.raises(ValueError, match="must be dense.*Received: a sparse gradient of .*table/embeddings"):
+    with pytest.raises(
+        ValueError, match="must be dense.*Received: a sparse gradient of .*table/embeddings"
+    ):
         model.train_on_batch(np.zeros((4, 2), np.int32), np.zeros(4, np.int32))
 
 
 def test_another_optimizer_is_refused():
     model = make_model()
     model.compile(RULES["sgd"](), LOSS)
-    with pytest.raises(ValueError, match="must be compiled with late_phase.keras.LatePhaseOptimizer.*members=3 in .*head.*SGD as the optimizer"):
+    with pytest.raises(
+        ValueError,
+        match="must be compiled with late_phase.keras.LatePhaseOptimizer.*members=3 in .*head.*SGD as the optimizer",
+    ):
         train(model, 1)
 
 
@@ -367,7 +480,10 @@ def test_a_loop_that_does_not_build_first_is_refused():
     with tf.GradientTape() as tape:
         loss = LOSS(y, model(x, training=True))
     gradients = tape.gradient(loss, model.trainable_variables)
-    with pytest.raises(ValueError, match="call optimizer.build\\(model.trainable_variables\\). Received: .*head/kernel"):
+    with pytest.raises(
+        ValueError,
+        match="call optimizer.build\\(model.trainable_variables\\). Received: .*head/kernel",
+    ):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
 

@@ -19,7 +19,9 @@ Late = late_phase.keras.LatePhaseOptimizer
 
 def make_model(members=K):
     keras.utils.set_random_seed(1)
-    head = late_phase.keras.Dense(CLASSES, members=members) if members else keras.layers.Dense(CLASSES)
+    head = (
+        late_phase.keras.Dense(CLASSES, members=members) if members else keras.layers.Dense(CLASSES)
+    )
     return keras.Sequential([keras.Input((INPUTS,)), keras.layers.Dense(7), head])
 
 
@@ -28,7 +30,10 @@ def fit(model):
 
 
 def built(members=K, **options):
-    model, optimizer = make_model(members), Late(keras.optimizers.SGD(0.1), members=members, **options)
+    model, optimizer = (
+        make_model(members),
+        Late(keras.optimizers.SGD(0.1), members=members, **options),
+    )
     optimizer.build(model.trainable_variables)
     return model, optimizer
 
@@ -43,7 +48,10 @@ def ones(variable, optimizer):
 @pytest.mark.parametrize("members", [1, K])
 def test_no_gradient_at_all_is_an_error_and_no_step(members):
     model, optimizer = built(members)
-    with pytest.raises(ValueError, match="There must be a gradient of a variable.*Received: None for all of .*kernel, .*bias"):
+    with pytest.raises(
+        ValueError,
+        match="There must be a gradient of a variable.*Received: None for all of .*kernel, .*bias",
+    ):
         optimizer.apply([None] * 4, model.trainable_variables)
     assert int(optimizer.iterations.numpy()) == 0 and int(optimizer.member.numpy()) == 0
 
@@ -52,7 +60,10 @@ def test_no_gradient_at_all_is_an_error_and_no_step(members):
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_too_few_or_too_many_gradients_are_an_error(count, given):
     model, optimizer = built()
-    with pytest.raises(ValueError, match=f"There must be a gradient, or None, for each variable. Received: {count} gradients, 4 variables"):
+    with pytest.raises(
+        ValueError,
+        match=f"There must be a gradient, or None, for each variable. Received: {count} gradients, 4 variables",
+    ):
         optimizer.apply([tf.constant(0.0)] * count, model.trainable_variables if given else None)
     assert int(optimizer.iterations.numpy()) == 0
 
@@ -86,7 +97,9 @@ def test_a_config_makes_an_optimizer_that_is_saved_whole(tmp_path):
     assert int(loaded.optimizer.iterations.numpy()) == 4
 
 
-@pytest.mark.parametrize("make", [keras.optimizers.Adam, keras.optimizers.RMSprop], ids=["fused", "wrapped"])
+@pytest.mark.parametrize(
+    "make", [keras.optimizers.Adam, keras.optimizers.RMSprop], ids=["fused", "wrapped"]
+)
 def test_h5_holds_the_weights_of_a_trained_model(tmp_path, make):
     model = make_model()
     model.compile(Late(make(0.01), members=K, start=1), LOSS)
@@ -112,7 +125,10 @@ def test_frozen_members_are_named_as_the_reason():
     model = make_model()
     model.layers[-1].trainable = False
     model.compile(Late(keras.optimizers.SGD(0.1), members=K), LOSS)
-    with pytest.raises(ValueError, match="do not freeze all of them \\(trainable=False\\).*Received: 2 variables without members"):
+    with pytest.raises(
+        ValueError,
+        match="do not freeze all of them \\(trainable=False\\).*Received: 2 variables without members",
+    ):
         fit(model)
 
 
@@ -132,7 +148,9 @@ def test_plain_variables_are_trained_as_base_weights(tmp_path):
             with tf.GradientTape() as tape:
                 loss = LOSS(Y, head(features.serve(X), training=True))
             optimizer.apply(tape.gradient(loss, variables), variables)
-            assert all(np.array_equal(v.numpy(), old) for v, old in zip(variables[:4], before)) == (step < K - 1)
+            assert all(np.array_equal(v.numpy(), old) for v, old in zip(variables[:4], before)) == (
+                step < K - 1
+            )
     variable = tf.Variable([1.0, 2.0])
     Late(keras.optimizers.SGD(0.5)).apply([tf.constant([1.0, 1.0])], [variable])
     np.testing.assert_array_equal(variable.numpy(), [0.5, 1.5])
@@ -149,7 +167,10 @@ def test_values_that_gradients_overwrite():
     assert not any("scale" in v.path for v in optimizer.variables)
     before = model.layers[0].kernel.numpy()
     for t in range(2):
-        optimizer.apply([*(ones(v, optimizer) for v in model.trainable_variables), tf.constant([5.0 + t])], variables)
+        optimizer.apply(
+            [*(ones(v, optimizer) for v in model.trainable_variables), tf.constant([5.0 + t])],
+            variables,
+        )
         np.testing.assert_array_equal(scale.numpy(), [5.0 + t])
     np.testing.assert_array_equal(model.layers[0].kernel.numpy(), before)  # the cycle is not over
 
@@ -158,7 +179,10 @@ def test_values_that_gradients_overwrite():
 def test_a_first_step_inside_of_strategy_run_says_what_to_do(members, compiled):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        model, optimizer = make_model(members), Late(keras.optimizers.SGD(0.1), members=members or 1)
+        model, optimizer = (
+            make_model(members),
+            Late(keras.optimizers.SGD(0.1), members=members or 1),
+        )
         if compiled:
             model.compile(optimizer, LOSS)
 
@@ -167,7 +191,10 @@ def test_a_first_step_inside_of_strategy_run_says_what_to_do(members, compiled):
             loss = LOSS(Y, model(X, training=True))
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
-    with pytest.raises(ValueError, match="built before its first step in `strategy.run`.*Received: .*OneDeviceStrategy.run"):
+    with pytest.raises(
+        ValueError,
+        match="built before its first step in `strategy.run`.*Received: .*OneDeviceStrategy.run",
+    ):
         strategy.run(step)
     with strategy.scope():
         optimizer.build(model.trainable_variables)
@@ -184,7 +211,9 @@ def test_plain_layers_compile_under_xla(make):
         fit(model)
     assert models[0].jit_compile
     for weight, expected in zip(models[0].weights, models[1].weights):
-        np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=0, atol=1e-6)  # some 30 roundings of XLA's
+        np.testing.assert_allclose(
+            weight.numpy(), expected.numpy(), rtol=0, atol=1e-6
+        )  # some 30 roundings of XLA's
 
 
 def test_members_turn_xla_off_before_training():

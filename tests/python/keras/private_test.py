@@ -24,23 +24,69 @@ def layer():
 
 def functional():
     x = keras.Input((2,), name="x")
-    return keras.Model(x, keras.layers.Activation("relu", name="relu")(keras.layers.Dense(3, name="dense")(x)))
+    return keras.Model(
+        x, keras.layers.Activation("relu", name="relu")(keras.layers.Dense(3, name="dense")(x))
+    )
 
 
 # Name -> (what has it, the function that uses it, what that function may do without it).
 NAMES = {
-    "_flatten_layers": (layer, "flatten_layers` and `inner_layers", "walk `layer.layers` and the layers among a layer's attributes"),
-    "_run_through_graph": (functional, "run_through_graph", "call `model.operations` in order, or clone the model with a `call_function`"),
-    "_get_call_context": (layer, "outermost_layer` and `is_first_use", "note the model in `LatePhaseOptimizer.attach`, before its first call"),
-    "_trainable_variables": (layer, "own_variables", "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`"),
-    "_non_trainable_variables": (layer, "own_variables", "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`"),
-    "_learning_rate": (keras.optimizers.SGD, "learning_rate_of", "deserialize the learning rate in `optimizer.get_config()`"),
-    "_distribution_strategy": (keras.optimizers.SGD, "strategy_of", "keep `tf.distribute.get_strategy()` in the constructor of LatePhaseOptimizer"),
+    "_flatten_layers": (
+        layer,
+        "flatten_layers` and `inner_layers",
+        "walk `layer.layers` and the layers among a layer's attributes",
+    ),
+    "_run_through_graph": (
+        functional,
+        "run_through_graph",
+        "call `model.operations` in order, or clone the model with a `call_function`",
+    ),
+    "_get_call_context": (
+        layer,
+        "outermost_layer` and `is_first_use",
+        "note the model in `LatePhaseOptimizer.attach`, before its first call",
+    ),
+    "_trainable_variables": (
+        layer,
+        "own_variables",
+        "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`",
+    ),
+    "_non_trainable_variables": (
+        layer,
+        "own_variables",
+        "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`",
+    ),
+    "_learning_rate": (
+        keras.optimizers.SGD,
+        "learning_rate_of",
+        "deserialize the learning rate in `optimizer.get_config()`",
+    ),
+    "_distribution_strategy": (
+        keras.optimizers.SGD,
+        "strategy_of",
+        "keep `tf.distribute.get_strategy()` in the constructor of LatePhaseOptimizer",
+    ),
     "_var_key": (keras.optimizers.SGD, "variable_key", "use the id of the Keras variable"),
-    "_use_weight_decay": (keras.optimizers.SGD, "has_decay", "override `exclude_from_weight_decay` and keep what it was given"),
-    "_check_variables_are_known": (keras.optimizers.SGD, "require_known", "compare with the variables that `build` was given"),
-    "_track_variable": (keras.optimizers.SGD, "track", "hold the variable in a public attribute, which Keras tracks"),
-    "__internal__": (lambda: tf, "merge_call", "use `tf.distribute.get_replica_context().merge_call`"),
+    "_use_weight_decay": (
+        keras.optimizers.SGD,
+        "has_decay",
+        "override `exclude_from_weight_decay` and keep what it was given",
+    ),
+    "_check_variables_are_known": (
+        keras.optimizers.SGD,
+        "require_known",
+        "compare with the variables that `build` was given",
+    ),
+    "_track_variable": (
+        keras.optimizers.SGD,
+        "track",
+        "hold the variable in a public attribute, which Keras tracks",
+    ),
+    "__internal__": (
+        lambda: tf,
+        "merge_call",
+        "use `tf.distribute.get_replica_context().merge_call`",
+    ),
 }
 
 
@@ -58,23 +104,33 @@ def private_names(path):
     read, own = set(), set()
     with open(path) as file:
         for node in ast.walk(ast.parse(file.read())):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and re.match(r"_[^_]|__internal__", node.attr):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Load)
+                and re.match(r"_[^_]|__internal__", node.attr)
+            ):
                 read.add(node.attr)
             elif isinstance(node, ast.Attribute):
                 own.add(node.attr)
             elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 own.add(node.name)
             elif isinstance(node, ast.ImportFrom):
-                read.update(part for part in (node.module or "").split(".") if part in ("src", "python"))  # keras.src, tensorflow.python
+                read.update(
+                    part for part in (node.module or "").split(".") if part in ("src", "python")
+                )  # keras.src, tensorflow.python
     return read, own
 
 
 def test_private_names_are_in_one_file():
-    files = {path: private_names(path) for path in glob.glob("python/late_phase/**/*.py", recursive=True)}
+    files = {
+        path: private_names(path) for path in glob.glob("python/late_phase/**/*.py", recursive=True)
+    }
     assert len(files) > 15
     own = set().union(*(names for _, names in files.values()))
     foreign = {path: read - own for path, (read, _) in files.items() if read - own}
-    assert foreign == {"python/late_phase/keras/private.py": set(NAMES)}, "Use them through a function of private.py, and list them in NAMES."
+    assert foreign == {"python/late_phase/keras/private.py": set(NAMES)}, (
+        "Use them through a function of private.py, and list them in NAMES."
+    )
 
 
 def test_bound_is_the_tested_release():
@@ -92,11 +148,23 @@ def test_flatten_layers_finds_each_at_any_depth_once():
     class Block(keras.layers.Layer):
         def __init__(self):
             super().__init__(name="block")
-            self.parts = [inner, keras.Sequential([keras.layers.Dense(2, name="deep"), inner], name="nested")]
+            self.parts = [
+                inner,
+                keras.Sequential([keras.layers.Dense(2, name="deep"), inner], name="nested"),
+            ]
 
     block = Block()
-    assert sorted(part.name for part in private.flatten_layers(block)) == ["block", "deep", "inner", "nested"]
-    assert sorted(part.name for part in private.flatten_layers(block, include_self=False)) == ["deep", "inner", "nested"]
+    assert sorted(part.name for part in private.flatten_layers(block)) == [
+        "block",
+        "deep",
+        "inner",
+        "nested",
+    ]
+    assert sorted(part.name for part in private.flatten_layers(block, include_self=False)) == [
+        "deep",
+        "inner",
+        "nested",
+    ]
 
 
 def test_inner_layers_are_in_the_order_of_their_making():
@@ -117,7 +185,9 @@ def test_is_functional():
         pass
 
     assert private.is_functional(functional())
-    assert not private.is_functional(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])) and not private.is_functional(Own())
+    assert not private.is_functional(
+        keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    ) and not private.is_functional(Own())
 
 
 def test_run_through_graph_calls_every_operation_with_its_inputs():
@@ -128,7 +198,9 @@ def test_run_through_graph_calls_every_operation_with_its_inputs():
         return operation(*args, **kwargs)
 
     x = np.array([[1.0, -2.0]], "float32")
-    np.testing.assert_array_equal(keras.tree.flatten(private.run_through_graph(model, [x], call))[0], model(x))
+    np.testing.assert_array_equal(
+        keras.tree.flatten(private.run_through_graph(model, [x], call))[0], model(x)
+    )
     assert called == ["dense", "relu"]
 
 
@@ -182,7 +254,10 @@ def test_learning_rate_of_is_what_was_given():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
     rate = private.learning_rate_of(keras.optimizers.SGD(0.125))
     assert isinstance(rate, keras.Variable) and float(rate.numpy()) == 0.125
-    assert private.learning_rate_of(keras.optimizers.SGD(schedule)) is schedule and private.learning_rate_of(keras.optimizers.SGD(function)) is function
+    assert (
+        private.learning_rate_of(keras.optimizers.SGD(schedule)) is schedule
+        and private.learning_rate_of(keras.optimizers.SGD(function)) is function
+    )
 
 
 def test_strategy_and_key_of_a_variable_with_copies():
@@ -196,7 +271,10 @@ def test_strategy_and_key_of_a_variable_with_copies():
 
 
 def test_has_decay_unless_excluded():
-    optimizer, variables = keras.optimizers.SGD(0.1), [keras.Variable(1.0, name=name) for name in ("kernel", "bias", "gamma")]
+    optimizer, variables = (
+        keras.optimizers.SGD(0.1),
+        [keras.Variable(1.0, name=name) for name in ("kernel", "bias", "gamma")],
+    )
     optimizer.exclude_from_weight_decay(var_list=variables[:1], var_names=["bias"])
     assert [private.has_decay(optimizer, v) for v in variables] == [False, False, True]
 
@@ -210,7 +288,9 @@ def test_watch_sees_every_assignment(tmp_path):
     made.kernel.assign_add(np.ones((2, 1)))
     assert seen == [2, 4, 6]
     tf.train.Checkpoint(layer=made).restore(path)
-    assert len(seen) == 4, "TensorFlow restores a variable otherwise: let _WatchedVariable in private.py override what it calls."
+    assert len(seen) == 4, (
+        "TensorFlow restores a variable otherwise: let _WatchedVariable in private.py override what it calls."
+    )
 
 
 def test_require_known_refuses_others():
@@ -235,5 +315,11 @@ def test_merge_call_is_made_once_with_what_all_replicas_have():
     def update(strategy, value):
         calls.append([float(v) for v in strategy.experimental_local_results(value)])
 
-    strategy.run(lambda: private.merge_call(update, strategy, tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)))
+    strategy.run(
+        lambda: private.merge_call(
+            update,
+            strategy,
+            tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32),
+        )
+    )
     assert calls == [[0.0, 1.0]]

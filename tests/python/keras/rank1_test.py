@@ -83,7 +83,11 @@ def with_random_weights(name, seed=2, **options):
     layer, _ = pair(name, **options)
     random = np.random.default_rng(seed)
     for weight in layer.weights:
-        weight.assign(random.uniform(*((0.5, 1.5) if hasattr(weight, "late_phase_members") else (-1, 1)), weight.shape))
+        weight.assign(
+            random.uniform(
+                *((0.5, 1.5) if hasattr(weight, "late_phase_members") else (-1, 1)), weight.shape
+            )
+        )
     return layer
 
 
@@ -110,7 +114,9 @@ def test_a_fresh_layer_is_keras_own(name, training):
     layer, other = pair(name)
     x = inputs_of(name)
     y, (dx, *dw) = gradients(lambda x: layer(x, training=training), x, base_weights(layer))
-    expected, (dx_expected, *dw_expected) = gradients(lambda x: other(x, training=training), x, other.weights)
+    expected, (dx_expected, *dw_expected) = gradients(
+        lambda x: other(x, training=training), x, other.weights
+    )
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-14)
     assert y.shape == tuple(layer.compute_output_shape(x.shape)) and len(dw) == len(dw_expected)
     for actual, wanted in zip([dx, *dw], [dx_expected, *dw_expected]):
@@ -124,13 +130,19 @@ def test_equals_the_equations_with_all_gradients(name, how, compiled):
     layer, x, equations = with_random_weights(name), inputs_of(name), LAYERS[name][4]
     _optimizer = attached(layer, 2 if how == "member 2" else 0)
     call = lambda x: layer(x, training=how != "mean")
-    y, (dx, du, dv, *dw) = gradients(tf.function(call) if compiled else call, x, [layer.u, layer.v, *base_weights(layer)])
+    y, (dx, du, dv, *dw) = gradients(
+        tf.function(call) if compiled else call, x, [layer.u, layer.v, *base_weights(layer)]
+    )
     share = {"member 0": [1, 0, 0], "member 2": [0, 0, 1], "mean": [1 / K] * K}[how]
     u, v = (tf.constant(share @ factor.numpy()) for factor in (layer.u, layer.v))
     weights = [tf.constant(w.numpy()) for w in base_weights(layer)]
-    expected, (dx_e, du_e, dv_e, *dw_e) = gradients(lambda x: equations(x, *weights, u, v), x, [u, v, *weights])
+    expected, (dx_e, du_e, dv_e, *dw_e) = gradients(
+        lambda x: equations(x, *weights, u, v), x, [u, v, *weights]
+    )
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-13)
-    for actual, wanted in zip([dx, *dw, du, dv], [dx_e, *dw_e, np.outer(share, du_e), np.outer(share, dv_e)], strict=True):
+    for actual, wanted in zip(
+        [dx, *dw, du, dv], [dx_e, *dw_e, np.outer(share, du_e), np.outer(share, dv_e)], strict=True
+    ):
         np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-12)
 
 
@@ -145,11 +157,16 @@ def test_training_is_algorithm_1(name):
     for factor in (layer.u, layer.v):  # one member until START
         factor.assign(np.repeat(factor.numpy()[:1], K, axis=0))
     x = [inputs_of(name, seed) for seed in range(STEPS)]
-    y = [np.random.default_rng(100 + t).normal(size=layer.compute_output_shape(x[t].shape)) for t in range(STEPS)]
+    y = [
+        np.random.default_rng(100 + t).normal(size=layer.compute_output_shape(x[t].shape))
+        for t in range(STEPS)
+    ]
     base = [w.numpy() for w in base_weights(layer)]
     rows = [[layer.u.numpy()[k], layer.v.numpy()[k]] for k in range(K)]
     model = keras.Sequential([keras.Input(x[0].shape[1:]), layer])
-    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(RATE), members=K, start=START)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(RATE), members=K, start=START
+    )
     model.compile(optimizer, "mse")
     sums = [0.0] * len(base)
     for t in range(STEPS):
@@ -166,8 +183,12 @@ def test_training_is_algorithm_1(name):
         sums = [total + g for total, g in zip(sums, of_base)]
         if not late or k == K - 1:
             base, sums = [w - RATE * g for w, g in zip(base, sums)], [0.0] * len(base)
-        for weight, wanted in zip([layer.u, layer.v, *base_weights(layer)], [*(np.stack(f) for f in zip(*rows)), *base]):
-            np.testing.assert_allclose(weight.numpy(), wanted, rtol=0, atol=1e-12, err_msg=f"{weight.path} after step {t}")
+        for weight, wanted in zip(
+            [layer.u, layer.v, *base_weights(layer)], [*(np.stack(f) for f in zip(*rows)), *base]
+        ):
+            np.testing.assert_allclose(
+                weight.numpy(), wanted, rtol=0, atol=1e-12, err_msg=f"{weight.path} after step {t}"
+            )
     assert len({row.tobytes() for row in layer.u.numpy()}) == K
 
 
@@ -200,7 +221,9 @@ def test_states_go_in_and_out_as_in_keras(sequences):
             with tf.GradientTape() as tape:
                 tape.watch([x, *initial])
                 results.append(some(x, initial_state=initial or None))
-                loss = sum(tf.reduce_sum(tf.sin((i + 1) * part)) for i, part in enumerate(results[-1]))
+                loss = sum(
+                    tf.reduce_sum(tf.sin((i + 1) * part)) for i, part in enumerate(results[-1])
+                )
             gradients.append(tape.gradient(loss, [x, *initial]))
         assert len(results[0]) == 3
         for actual, wanted in [*zip(*results, strict=True), *zip(*gradients, strict=True)]:
@@ -210,11 +233,16 @@ def test_states_go_in_and_out_as_in_keras(sequences):
 def test_states_of_an_encoder_reach_a_decoder():
     first, second = keras.Input((6, 3)), keras.Input((None, 3))
     _, *states = Rank1LSTM(5, members=K, return_state=True)(first)
-    model = keras.Model([first, second], Rank1LSTM(5, members=K, return_sequences=True)(second, initial_state=states))
+    model = keras.Model(
+        [first, second],
+        Rank1LSTM(5, members=K, return_sequences=True)(second, initial_state=states),
+    )
     x = np.random.default_rng(0).normal(size=(2, 4, 6, 3))
     encoder, decoder = (layer for layer in model.layers if isinstance(layer, Rank1LSTM))
     expected = decoder(x[1][:, :2], initial_state=encoder(x[0])[1:])
-    np.testing.assert_allclose(model.predict([x[0], x[1][:, :2]], verbose=0), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(
+        model.predict([x[0], x[1][:, :2]], verbose=0), expected, rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -226,7 +254,9 @@ def test_stateful_calls_are_one_long_call(training):
     long.set_weights(layer.get_weights())
     long.attach(optimizer)
     for _ in range(2):
-        parts = np.concatenate([layer(part, training=training) for part in np.split(x, [1, 3], axis=1)], axis=1)
+        parts = np.concatenate(
+            [layer(part, training=training) for part in np.split(x, [1, 3], axis=1)], axis=1
+        )
         np.testing.assert_allclose(parts, long(x, training=training), rtol=0, atol=1e-13)
         layer.reset_state()
     layer(x)
@@ -261,7 +291,11 @@ def test_dropout_of_inputs_is_keras_own():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_regularizers_are_of_the_shared_weights(name):
-    options = dict(kernel_regularizer="l2", bias_regularizer=keras.regularizers.L1(0.5), bias_initializer="ones")
+    options = dict(
+        kernel_regularizer="l2",
+        bias_regularizer=keras.regularizers.L1(0.5),
+        bias_initializer="ones",
+    )
     if name == "lstm":
         options.update(recurrent_regularizer=keras.regularizers.L2(0.1), unit_forget_bias=False)
     layer, other = pair(name, **options)
@@ -276,7 +310,12 @@ def test_factors_start_as_their_initializers_say(name):
     assert (layer.u.numpy() == 1).all() and (layer.v.numpy() == 1).all()
     keras.utils.set_random_seed(0)
     uniform = keras.initializers.RandomUniform(0.99, 1.01, seed=3)
-    layer = LAYERS[name][0](members=K, u_initializer=uniform, v_initializer=keras.initializers.Constant(0.5), **LAYERS[name][2])
+    layer = LAYERS[name][0](
+        members=K,
+        u_initializer=uniform,
+        v_initializer=keras.initializers.Constant(0.5),
+        **LAYERS[name][2],
+    )
     layer.build(LAYERS[name][3])
     u = layer.u.numpy()
     assert (0.99 <= u).all() and (u <= 1.01).all() and len(set(u[0])) == u.shape[1]
@@ -296,7 +335,9 @@ def test_mixed_precision(name, half):
     for training in (True, False):
         y = layer(x, training=training)
         assert y.dtype == half
-        np.testing.assert_allclose(tf.cast(y, tf.float64), exact(x, training=training), rtol=0.05, atol=0.05)
+        np.testing.assert_allclose(
+            tf.cast(y, tf.float64), exact(x, training=training), rtol=0.05, atol=0.05
+        )
 
 
 def whole_model(policy=None):
@@ -304,7 +345,9 @@ def whole_model(policy=None):
     keras.utils.set_random_seed(4)
     inputs = keras.Input((8, 7, 3))
     x = Rank1Conv2D(6, 3, members=K, padding="same", activation="relu", dtype=policy)(inputs)
-    x = x + keras.Sequential([Rank1Conv2D(6, 3, members=K, padding="same", dtype=policy)], name="block")(x)
+    x = x + keras.Sequential(
+        [Rank1Conv2D(6, 3, members=K, padding="same", dtype=policy)], name="block"
+    )(x)
     x = keras.layers.Dense(10, dtype=policy)(keras.layers.Reshape((8, 42), dtype=policy)(x))
     x = Rank1LSTM(7, members=K, dtype=policy)(x)
     return keras.Model(inputs, Rank1Dense(5, members=K, dtype=policy)(x))
@@ -316,7 +359,9 @@ def examples(count=48):
 
 
 def compile_and_fit(model):
-    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), members=K, start=3, sigma=0.3)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), members=K, start=3, sigma=0.3
+    )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(*examples(), batch_size=6, verbose=0)
     return optimizer
@@ -347,11 +392,20 @@ def trained():
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_config_goes_there_and_back(name):
-    options = dict(u_initializer=keras.initializers.RandomUniform(0.9, 1.1, seed=3), name="its_name", trainable=False)
+    options = dict(
+        u_initializer=keras.initializers.RandomUniform(0.9, 1.1, seed=3),
+        name="its_name",
+        trainable=False,
+    )
     layer = LAYERS[name][0](members=K, **LAYERS[name][2], **options)
     other = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert type(other) is type(layer) and other.get_config() == layer.get_config()
-    assert (other.members, other.name, other.trainable, other.u_initializer.minval) == (K, "its_name", False, 0.9)
+    assert (other.members, other.name, other.trainable, other.u_initializer.minval) == (
+        K,
+        "its_name",
+        False,
+        0.9,
+    )
 
 
 def test_saved_model_is_the_same_and_goes_on(trained, tmp_path):
@@ -363,7 +417,9 @@ def test_saved_model_is_the_same_and_goes_on(trained, tmp_path):
     assert member == int(trained.optimizer.member.numpy()) > 0
     other.train_on_batch(x[:6], y[:6])
     for weight, before in zip(other.weights, trained.get_weights(), strict=True):
-        if hasattr(weight, "late_phase_members"):  # of which the row of the member in turn was trained
+        if hasattr(
+            weight, "late_phase_members"
+        ):  # of which the row of the member in turn was trained
             changed = [not np.array_equal(row, start) for row, start in zip(weight.numpy(), before)]
             assert changed == [k == member for k in range(K)], weight.path
 
@@ -389,8 +445,18 @@ def test_collapsed_model_predicts_the_same_without_late_phase(trained, tmp_path)
         "import sys, keras, numpy as np; model = keras.models.load_model('plain.keras'); "
         "np.save('y.npy', model(np.load('x.npy'))); assert not any('late_phase' in name for name in sys.modules)"
     )
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LATE_PHASE_OPS")}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "LATE_PHASE_OPS")
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
     assert run.returncode == 0, run.stderr
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=0, atol=1e-5)
 
@@ -413,7 +479,11 @@ def text_batches(length=12, batch=10, copies=30):
     text = np.frombuffer(b"one member at a time, and all of them at the end. " * copies, np.uint8)
     vocab, tokens = np.unique(text, return_inverse=True)
     count = (len(tokens) - 1) // length // batch * batch
-    return (tokens[:-1][: count * length].reshape(count, length), tokens[1:][: count * length].reshape(count, length), len(vocab))
+    return (
+        tokens[:-1][: count * length].reshape(count, length),
+        tokens[1:][: count * length].reshape(count, length),
+        len(vocab),
+    )
 
 
 @pytest.mark.parametrize("members", [1, K])
@@ -424,11 +494,26 @@ def test_character_model_learns(members):
         x, first = tokens, [keras.Input((None,), dtype="int32"), keras.layers.Embedding(vocab, 16)]
     else:  # the optimizer sums gradients of base weights, which must be dense for that
         x, first = np.eye(vocab)[tokens], [keras.Input((None, vocab))]
-    model = keras.Sequential([
-        *first, Rank1LSTM(40, members=members, return_sequences=True, dtype="float32"), keras.layers.Dense(vocab, dtype="float32")])
+    model = keras.Sequential(
+        [
+            *first,
+            Rank1LSTM(40, members=members, return_sequences=True, dtype="float32"),
+            keras.layers.Dense(vocab, dtype="float32"),
+        ]
+    )
     optimizer = late_phase.keras.LatePhaseOptimizer(
-        keras.optimizers.Adam(1e-2), keras.optimizers.Adam(1e-3), members=members, start=60, sigma=0.05, base_scale=1 / members)
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+        keras.optimizers.Adam(1e-2),
+        keras.optimizers.Adam(1e-3),
+        members=members,
+        start=60,
+        sigma=0.05,
+        base_scale=1 / members,
+    )
+    model.compile(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
     model.fit(x, labels, batch_size=10, epochs=12, verbose=0)
     loss, accuracy = model.evaluate(x, labels, verbose=0)
     assert accuracy > 0.7 and loss < 1, (loss, accuracy)
@@ -437,12 +522,18 @@ def test_character_model_learns(members):
 def test_wrapped_in_bidirectional_it_trains_and_collapses():
     wrapper = keras.layers.Bidirectional(Rank1LSTM(4, members=K), name="both")
     model = keras.Sequential([keras.Input((6, 3)), wrapper])
-    model.compile(late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=K, sigma=0.1), "mse")
+    model.compile(
+        late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=K, sigma=0.1), "mse"
+    )
     model.fit(np.ones((2 * K, 6, 3)), np.ones((2 * K, 8)), batch_size=2, verbose=0)
     for layer in (wrapper.forward_layer, wrapper.backward_layer):
         assert len({row.tobytes() for row in layer.u.numpy()}) == K
     plain, x = late_phase.keras.collapse(model), np.random.default_rng(0).normal(size=(4, 6, 3))
-    assert type(plain.layers[-1].forward_layer) is type(plain.layers[-1].backward_layer) is keras.layers.LSTM
+    assert (
+        type(plain.layers[-1].forward_layer)
+        is type(plain.layers[-1].backward_layer)
+        is keras.layers.LSTM
+    )
     np.testing.assert_allclose(plain(x), model(x), rtol=0, atol=1e-5)
 
 
@@ -465,20 +556,62 @@ def test_layers_do_not_claim_to_compile_under_xla():
         assert np.isfinite(model.predict(inputs_of(name), verbose=0)).all()
 
 
-@pytest.mark.parametrize("name, options, message", [
-    ("lstm", dict(activation="relu"), "`activation` must be tanh in Rank1LSTM. Received: activation=relu"),
-    ("lstm", dict(activation=None), "`activation` must be tanh in Rank1LSTM. Received: activation=linear"),
-    ("lstm", dict(recurrent_activation="hard_sigmoid"), "`recurrent_activation` must be sigmoid in Rank1LSTM. Received: .*=hard_sigmoid"),
-    ("lstm", dict(recurrent_dropout=0.1), "`recurrent_dropout` must be 0 in Rank1LSTM. Received: recurrent_dropout=0.1"),
-    ("lstm", dict(unroll=True), "`unroll` must be False in Rank1LSTM. Received: unroll=True"),
-    ("lstm", dict(use_cudnn=True), "`use_cudnn` must be 'auto' in Rank1LSTM. Received: use_cudnn=True"),
-    ("lstm", dict(time_major=True), "Rank1LSTM: {'time_major': True}"),
-    ("conv", dict(groups=2), "`groups` must be 1 in Rank1Conv2D. Received: groups=2"),
-    ("conv", dict(data_format="channels_first"), "`data_format` must be 'channels_last' in Rank1Conv2D. Received: .*='channels_first'"),
-    ("conv", dict(lora_rank=2), "`lora_rank` must be None in Rank1Conv2D. Received: lora_rank=2"),
-    ("dense", dict(lora_rank=2), "`lora_rank` must be None in Rank1Dense. Received: lora_rank=2"),
-    *[(name, dict(members=0), "`members` must be an integer of at least 1. Received: members=0") for name in KINDS],
-])
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        (
+            "lstm",
+            dict(activation="relu"),
+            "`activation` must be tanh in Rank1LSTM. Received: activation=relu",
+        ),
+        (
+            "lstm",
+            dict(activation=None),
+            "`activation` must be tanh in Rank1LSTM. Received: activation=linear",
+        ),
+        (
+            "lstm",
+            dict(recurrent_activation="hard_sigmoid"),
+            "`recurrent_activation` must be sigmoid in Rank1LSTM. Received: .*=hard_sigmoid",
+        ),
+        (
+            "lstm",
+            dict(recurrent_dropout=0.1),
+            "`recurrent_dropout` must be 0 in Rank1LSTM. Received: recurrent_dropout=0.1",
+        ),
+        ("lstm", dict(unroll=True), "`unroll` must be False in Rank1LSTM. Received: unroll=True"),
+        (
+            "lstm",
+            dict(use_cudnn=True),
+            "`use_cudnn` must be 'auto' in Rank1LSTM. Received: use_cudnn=True",
+        ),
+        ("lstm", dict(time_major=True), "Rank1LSTM: {'time_major': True}"),
+        ("conv", dict(groups=2), "`groups` must be 1 in Rank1Conv2D. Received: groups=2"),
+        (
+            "conv",
+            dict(data_format="channels_first"),
+            "`data_format` must be 'channels_last' in Rank1Conv2D. Received: .*='channels_first'",
+        ),
+        (
+            "conv",
+            dict(lora_rank=2),
+            "`lora_rank` must be None in Rank1Conv2D. Received: lora_rank=2",
+        ),
+        (
+            "dense",
+            dict(lora_rank=2),
+            "`lora_rank` must be None in Rank1Dense. Received: lora_rank=2",
+        ),
+        *[
+            (
+                name,
+                dict(members=0),
+                "`members` must be an integer of at least 1. Received: members=0",
+            )
+            for name in KINDS
+        ],
+    ],
+)
 def test_what_a_layer_lacks_is_named(name, options, message):
     with pytest.raises(ValueError, match=message):
         LAYERS[name][0](**{"members": K, **LAYERS[name][2], **options})
@@ -488,6 +621,8 @@ def test_a_mask_is_refused():
     layer, _, x = lstm_pair()
     with pytest.raises(ValueError, match="Rank1LSTM takes no mask.*Received: a mask for rank1lstm"):
         layer(x, mask=np.ones((4, 6), bool))
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Embedding(4, 3, mask_zero=True), Rank1LSTM(5, members=1)])
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Embedding(4, 3, mask_zero=True), Rank1LSTM(5, members=1)]
+    )
     with pytest.raises(ValueError, match="Rank1LSTM takes no mask"):
         model.predict(np.ones((2, 6)), verbose=0)

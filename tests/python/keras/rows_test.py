@@ -18,13 +18,15 @@ keras.config.set_floatx("float64")
 def make_model(momentum=1.0):
     """With moving statistics that do not move, unless told: at a learning rate of zero outputs stay then."""
     keras.utils.set_random_seed(1)
-    return keras.Sequential([
-        keras.Input((INPUTS,)),
-        keras.layers.Dense(7),
-        late_phase.keras.BatchNormalization(members=K, momentum=momentum, epsilon=2.0**-10),
-        keras.layers.ReLU(),
-        late_phase.keras.Dense(CLASSES, members=K),
-    ])
+    return keras.Sequential(
+        [
+            keras.Input((INPUTS,)),
+            keras.layers.Dense(7),
+            late_phase.keras.BatchNormalization(members=K, momentum=momentum, epsilon=2.0**-10),
+            keras.layers.ReLU(),
+            late_phase.keras.Dense(CLASSES, members=K),
+        ]
+    )
 
 
 def with_members(weights, seed=2):
@@ -87,10 +89,17 @@ def by_layers(model, folder):
 def by_checkpoint(model, folder):
     other = make_model()
     other.set_weights(with_members(other.get_weights()))
-    tf.train.Checkpoint(model=model).restore(tf.train.Checkpoint(model=other).save(folder / "checkpoint"))
+    tf.train.Checkpoint(model=model).restore(
+        tf.train.Checkpoint(model=other).save(folder / "checkpoint")
+    )
 
 
-WAYS = {"load_weights": by_load_weights, "set_weights": by_set_weights, "layers": by_layers, "checkpoint": by_checkpoint}
+WAYS = {
+    "load_weights": by_load_weights,
+    "set_weights": by_set_weights,
+    "layers": by_layers,
+    "checkpoint": by_checkpoint,
+}
 
 
 def prepare(model, rate, start, rule, moment, bring, folder, loop):
@@ -111,18 +120,21 @@ def prepare(model, rate, start, rule, moment, bring, folder, loop):
     return optimizer
 
 
-@pytest.mark.parametrize("way, loop, start, rule, moment", [
-    ("load_weights", "fit", 100, "fused", "before compile"),
-    ("load_weights", "fit", 100, "fused", "after compile"),
-    ("load_weights", "own loop", 100, "wrapped", "after build"),
-    ("load_weights", "fit", 100, "fused", "after steps"),
-    ("set_weights", "own loop", 100, "fused", "after steps"),
-    ("layers", "eager loop", 100, "wrapped", "after steps"),
-    ("checkpoint", "own loop", 100, "fused", "after steps"),
-    ("load_weights", "fit", 0, "fused", "before compile"),
-    ("load_weights", "own loop", 0, "fused", "after build"),
-    ("set_weights", "fit", 0, "wrapped", "after steps"),
-])
+@pytest.mark.parametrize(
+    "way, loop, start, rule, moment",
+    [
+        ("load_weights", "fit", 100, "fused", "before compile"),
+        ("load_weights", "fit", 100, "fused", "after compile"),
+        ("load_weights", "own loop", 100, "wrapped", "after build"),
+        ("load_weights", "fit", 100, "fused", "after steps"),
+        ("set_weights", "own loop", 100, "fused", "after steps"),
+        ("layers", "eager loop", 100, "wrapped", "after steps"),
+        ("checkpoint", "own loop", 100, "fused", "after steps"),
+        ("load_weights", "fit", 0, "fused", "before compile"),
+        ("load_weights", "own loop", 0, "fused", "after build"),
+        ("set_weights", "fit", 0, "wrapped", "after steps"),
+    ],
+)
 def test_outputs_stay_at_a_learning_rate_of_zero(tmp_path, way, loop, start, rule, moment):
     model = make_model()
     optimizer = prepare(model, 0.0, start, rule, moment, WAYS[way], tmp_path, loop)
@@ -136,7 +148,10 @@ def test_outputs_stay_at_a_learning_rate_of_zero(tmp_path, way, loop, start, rul
             np.testing.assert_allclose(weight.numpy(), kept, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("loop, rule, moment", [("fit", "fused", "before compile"), ("own loop", "wrapped", "after steps")])
+@pytest.mark.parametrize(
+    "loop, rule, moment",
+    [("fit", "fused", "before compile"), ("own loop", "wrapped", "after steps")],
+)
 def test_before_start_training_is_that_of_the_mean(tmp_path, loop, rule, moment):
     model = make_model(momentum=0.5)
     optimizer = prepare(model, 0.1, 100, rule, moment, by_load_weights, tmp_path, loop)
@@ -198,5 +213,7 @@ def test_a_step_asks_once_whether_rows_came_from_elsewhere():
     model, optimizer = make_model(), late_phase_optimizer()
     model.compile(optimizer, LOSS)
     optimizer.build(model.trainable_variables)
-    call = tf.function(lambda x: model(x, training=True)).get_concrete_function(tf.TensorSpec((BATCH, INPUTS), tf.float64))
+    call = tf.function(lambda x: model(x, training=True)).get_concrete_function(
+        tf.TensorSpec((BATCH, INPUTS), tf.float64)
+    )
     assert [op.type for op in call.graph.get_operations()].count("If") == 1

@@ -8,7 +8,9 @@ import tensorflow as tf
 import late_phase.keras
 
 # Two replicas for tf.distribute; must be said before TensorFlow starts.
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 START, MOMENTUM = 4, 0.8
 
@@ -28,7 +30,9 @@ def normaliser(members, **options):
     """Nothing but the statistics moves: the learning rate is 0."""
     norm = late_phase.keras.BatchNormalization(members=members, momentum=MOMENTUM, **options)
     model = keras.Sequential([keras.Input((3,)), norm])
-    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.0), members=members, start=START, sigma=0.1)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(0.0), members=members, start=START, sigma=0.1
+    )
     model.compile(optimizer, "mse")
     return model, norm
 
@@ -55,7 +59,9 @@ def test_rows_follow_the_minibatches_of_their_member(members, steps):
     model, norm = normaliser(members)
     batches = minibatches(steps)
     train(model, batches)
-    for moving, expected in zip((norm.moving_mean, norm.moving_variance), reference_rows(batches, members)):
+    for moving, expected in zip(
+        (norm.moving_mean, norm.moving_variance), reference_rows(batches, members)
+    ):
         np.testing.assert_allclose(moving.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -80,7 +86,9 @@ def test_the_mean_of_the_members_spans_as_many_minibatches_as_a_plain_layer():
     """After a step in the data, a whole number of cycles later, as much of it has arrived as in Keras's layer."""
     members, cycles = 5, 4
     model, norm = normaliser(members)
-    plain = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(momentum=MOMENTUM)])
+    plain = keras.Sequential(
+        [keras.Input((3,)), keras.layers.BatchNormalization(momentum=MOMENTUM)]
+    )
     plain.compile(keras.optimizers.SGD(0.0), "mse")
     noise = np.random.default_rng(1).normal(size=(8, 3)).astype("float32")
     noise -= noise.mean(axis=0)
@@ -89,7 +97,9 @@ def test_the_mean_of_the_members_spans_as_many_minibatches_as_a_plain_layer():
         train(some, batches)
     arrived = 1 - MOMENTUM ** (members * cycles)
     np.testing.assert_allclose(plain.layers[0].moving_mean, np.full(3, arrived), rtol=1e-5)
-    np.testing.assert_allclose(late_phase.keras.collapse(model).layers[0].moving_mean, np.full(3, arrived), rtol=1e-5)
+    np.testing.assert_allclose(
+        late_phase.keras.collapse(model).layers[0].moving_mean, np.full(3, arrived), rtol=1e-5
+    )
 
 
 # --- re-estimation
@@ -117,7 +127,9 @@ def data(count=50):
 def member_alone(model, k):
     """The plain model of one member."""
     single = keras.models.clone_model(model)
-    single.set_weights([np.broadcast_to(w[k], w.shape) if w.shape[:1] == (3,) else w for w in model.get_weights()])
+    single.set_weights(
+        [np.broadcast_to(w[k], w.shape) if w.shape[:1] == (3,) else w for w in model.get_weights()]
+    )
     return late_phase.keras.collapse(single)
 
 
@@ -134,7 +146,9 @@ def test_an_ensemble_gives_each_member_statistics_of_its_own():
         alone = member_alone(model, k)
         late_phase.keras.reestimate_batch_norm(alone, x)
         for name in ("first", "second"):
-            for rows, expected in zip(statistics(model.get_layer(name)), statistics(alone.get_layer(name))):
+            for rows, expected in zip(
+                statistics(model.get_layer(name)), statistics(alone.get_layer(name))
+            ):
                 np.testing.assert_allclose(rows[k], expected, rtol=1e-4)
     assert np.abs(np.diff(model.get_layer("second").moving_mean, axis=0)).min() > 1e-2
     for variable, before in others:
@@ -164,17 +178,23 @@ def test_collapse_reestimates_in_one_call():
     old = statistics(by_hand.get_layer("second"))
     late_phase.keras.reestimate_batch_norm(by_hand, x)
     for name in ("first", "second"):
-        for one, other in zip(statistics(plain.get_layer(name)), statistics(by_hand.get_layer(name))):
+        for one, other in zip(
+            statistics(plain.get_layer(name)), statistics(by_hand.get_layer(name))
+        ):
             np.testing.assert_array_equal(one, other)
     assert np.abs(statistics(plain.get_layer("second"))[0] - old[0]).max() > 0.1
     for variable, value in zip(model.variables, before):
         np.testing.assert_array_equal(variable.numpy(), value)
     first = late_phase.keras.collapse(model, dataset=x, steps=1)
     late_phase.keras.reestimate_batch_norm(by_hand, x[:32])
-    np.testing.assert_array_equal(first.get_layer("second").moving_mean, by_hand.get_layer("second").moving_mean)
+    np.testing.assert_array_equal(
+        first.get_layer("second").moving_mean, by_hand.get_layer("second").moving_mean
+    )
 
 
-@pytest.mark.parametrize("wrap", [lambda model: model, late_phase.keras.ensemble], ids=["model", "ensemble"])
+@pytest.mark.parametrize(
+    "wrap", [lambda model: model, late_phase.keras.ensemble], ids=["model", "ensemble"]
+)
 def test_a_batch_of_one_does_not_count(wrap):
     """33 samples are a batch of 32 and one of 1, which would have no variance, and in the second layer its offset for a mean."""
     model, other = two_norms(), two_norms()
@@ -187,8 +207,13 @@ def test_a_batch_of_one_does_not_count(wrap):
 def test_batches_of_one_are_refused():
     model = two_norms()
     before = model.get_weights()
-    with pytest.raises(ValueError, match="must have at least two values per channel.*Received: batches with one in .*first"):
-        late_phase.keras.reestimate_batch_norm(model, tf.data.Dataset.from_tensor_slices(data()).batch(1))
+    with pytest.raises(
+        ValueError,
+        match="must have at least two values per channel.*Received: batches with one in .*first",
+    ):
+        late_phase.keras.reestimate_batch_norm(
+            model, tf.data.Dataset.from_tensor_slices(data()).batch(1)
+        )
     for weight, expected in zip(model.get_weights(), before):
         np.testing.assert_array_equal(weight, expected)
 
@@ -197,6 +222,10 @@ def test_batches_of_one_image_count():
     norm = keras.layers.BatchNormalization()
     model = keras.Sequential([keras.Input((5, 5, 3)), norm])
     images = np.random.default_rng(0).normal(2, 3, (4, 5, 5, 3)).astype("float32")
-    late_phase.keras.reestimate_batch_norm(model, tf.data.Dataset.from_tensor_slices(images).batch(1))
+    late_phase.keras.reestimate_batch_norm(
+        model, tf.data.Dataset.from_tensor_slices(images).batch(1)
+    )
     np.testing.assert_allclose(norm.moving_mean, np.float64(images).mean(axis=(0, 1, 2)), rtol=1e-5)
-    np.testing.assert_allclose(norm.moving_variance, np.float64(images).var(axis=(1, 2)).mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        norm.moving_variance, np.float64(images).var(axis=(1, 2)).mean(axis=0), rtol=1e-5
+    )

@@ -14,7 +14,9 @@ import tensorflow as tf
 import late_phase.keras
 
 # Two replicas for tf.distribute; must be said before TensorFlow starts.
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 MEMBERS = 3
 
@@ -75,7 +77,9 @@ def reference_statistics(batches, first, second, epsilon):
 @pytest.mark.parametrize("eagerly", [False, True])
 @pytest.mark.parametrize("norm", [keras.layers.BatchNormalization, late_norm])
 def test_statistics_are_those_of_the_batches(norm, eagerly):
-    block = keras.Sequential([keras.Input((5,)), keras.layers.Dropout(0.9), keras.layers.Dense(6), norm(epsilon=1e-2)])
+    block = keras.Sequential(
+        [keras.Input((5,)), keras.layers.Dropout(0.9), keras.layers.Dense(6), norm(epsilon=1e-2)]
+    )
     model = keras.Sequential([
         keras.Input((4,)), keras.layers.Dense(5), norm(epsilon=1e-2, momentum=0.7), keras.layers.ReLU(), block, keras.layers.Dense(2),
     ])  # fmt: skip
@@ -83,7 +87,9 @@ def test_statistics_are_those_of_the_batches(norm, eagerly):
     scattered(model)
     norms = model.layers[1], block.layers[-1]
     batches = in_batches(data()[0], 17, 17, 3)
-    first, second = ([np.float64(w) for w in dense.get_weights()] for dense in (model.layers[0], block.layers[1]))
+    first, second = (
+        [np.float64(w) for w in dense.get_weights()] for dense in (model.layers[0], block.layers[1])
+    )
     for weights, layer in ((first, norms[0]), (second, norms[1])):
         # What inference uses: of layers with members, the mean.
         rows = [np.float64(np.array(w)) for w in (layer.gamma, layer.beta)]
@@ -101,7 +107,9 @@ def test_statistics_are_those_of_the_batches(norm, eagerly):
 def test_predictions_after_it_are_those_of_training_on_one_batch():
     """On a single batch, inference with its statistics is what training computes."""
     norm = keras.layers.BatchNormalization(axis=1)
-    model = keras.Sequential([keras.Input((4, 3, 2)), keras.layers.Conv2D(3, 2), norm, keras.layers.Conv2D(2, 2)])
+    model = keras.Sequential(
+        [keras.Input((4, 3, 2)), keras.layers.Conv2D(3, 2), norm, keras.layers.Conv2D(2, 2)]
+    )
     scattered(model)
     x = np.random.default_rng(0).normal(size=(6, 4, 3, 2)).astype("float32")
     expected = model(x, training=True)
@@ -131,7 +139,9 @@ FORMS = {
 
 
 def one_norm(norm=keras.layers.BatchNormalization):
-    return scattered(keras.Sequential([keras.Input((4,)), keras.layers.Dense(5), norm(), keras.layers.Dense(3)]))
+    return scattered(
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(5), norm(), keras.layers.Dense(3)])
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -145,7 +155,9 @@ def test_forms_of_data(form):
 
 def test_steps_end_the_pass():
     model, other = one_norm(), one_norm()
-    late_phase.keras.reestimate_batch_norm(model, tf.data.Dataset.from_tensor_slices((X, Y)).batch(10).repeat(), steps=2)
+    late_phase.keras.reestimate_batch_norm(
+        model, tf.data.Dataset.from_tensor_slices((X, Y)).batch(10).repeat(), steps=2
+    )
     late_phase.keras.reestimate_batch_norm(other, X[:20].reshape(2, 10, 4).__iter__())
     for actual, expected in zip(statistics(model.layers[1]), statistics(other.layers[1])):
         np.testing.assert_array_equal(actual, expected)
@@ -170,16 +182,24 @@ def test_masked_places_do_not_count():
     late_phase.keras.reestimate_batch_norm(model, tokens)
     table = np.float64(embedded.get_weights()[0])
     parts = [table[part[part > 0]] for part in (tokens[:32], tokens[32:])]
-    np.testing.assert_allclose(norm.moving_mean, np.concatenate(parts).mean(axis=0), rtol=0, atol=1e-6)
-    expected = sum(len(part) * part.var(axis=0) for part in parts) / sum(len(part) for part in parts)
+    np.testing.assert_allclose(
+        norm.moving_mean, np.concatenate(parts).mean(axis=0), rtol=0, atol=1e-6
+    )
+    expected = sum(len(part) * part.var(axis=0) for part in parts) / sum(
+        len(part) for part in parts
+    )
     np.testing.assert_allclose(norm.moving_variance, expected, rtol=0, atol=1e-6)
 
 
 def test_mixed_precision_keeps_statistics_in_float():
     policy = keras.dtype_policies.DTypePolicy("mixed_bfloat16")
-    model = keras.Sequential([keras.Input((4,)), late_norm(dtype=policy), keras.layers.Dense(2, dtype=policy)])
+    model = keras.Sequential(
+        [keras.Input((4,)), late_norm(dtype=policy), keras.layers.Dense(2, dtype=policy)]
+    )
     late_phase.keras.reestimate_batch_norm(model, X)
-    np.testing.assert_allclose(np.array(model.layers[0].moving_mean)[1], X.mean(axis=0), rtol=0, atol=0.02)
+    np.testing.assert_allclose(
+        np.array(model.layers[0].moving_mean)[1], X.mean(axis=0), rtol=0, atol=0.02
+    )
 
 
 def test_frozen_layers_keep_their_statistics():
@@ -196,7 +216,9 @@ def test_a_model_without_batch_norm_reads_no_data():
         pytest.fail("read")
         yield
 
-    late_phase.keras.reestimate_batch_norm(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), data())
+    late_phase.keras.reestimate_batch_norm(
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), data()
+    )
 
 
 def failing(batches):
@@ -217,7 +239,10 @@ def test_a_failed_pass_changes_nothing():
 class Unreached(keras.Model):
     def __init__(self):
         super().__init__()
-        self.used, self.unused = keras.layers.BatchNormalization(name="used"), keras.layers.BatchNormalization(name="unused")
+        self.used, self.unused = (
+            keras.layers.BatchNormalization(name="used"),
+            keras.layers.BatchNormalization(name="unused"),
+        )
         self.unused.build((None, 4))
 
     def call(self, x):
@@ -229,16 +254,41 @@ def called(model):
     return model
 
 
-@pytest.mark.parametrize("model, dataset, steps, message", [
-    (one_norm, [], None, "`dataset` must have at least 1 batches. Received: 0 batches"),
-    (one_norm, X[:0], None, "`dataset` must have at least 1 batches"),
-    (one_norm, X, 3, "`dataset` must have at least 3 batches. Received: 2 batches"),
-    (one_norm, X, 0, "`steps` must be an integer of at least 1, or None. Received: steps=0"),
-    (one_norm, tf.data.Dataset.from_tensors(X).repeat(), None, "`steps` must be given for a dataset without end"),
-    (lambda: keras.Sequential([keras.layers.BatchNormalization()]), X, None, "`model` must be built"),
-    (lambda: keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization(renorm=True)]), X, None, "must be without `renorm`"),
-    (lambda: called(Unreached()), X, None, "must reach every BatchNormalization layer.*Received: no values in .*unused"),
-])
+@pytest.mark.parametrize(
+    "model, dataset, steps, message",
+    [
+        (one_norm, [], None, "`dataset` must have at least 1 batches. Received: 0 batches"),
+        (one_norm, X[:0], None, "`dataset` must have at least 1 batches"),
+        (one_norm, X, 3, "`dataset` must have at least 3 batches. Received: 2 batches"),
+        (one_norm, X, 0, "`steps` must be an integer of at least 1, or None. Received: steps=0"),
+        (
+            one_norm,
+            tf.data.Dataset.from_tensors(X).repeat(),
+            None,
+            "`steps` must be given for a dataset without end",
+        ),
+        (
+            lambda: keras.Sequential([keras.layers.BatchNormalization()]),
+            X,
+            None,
+            "`model` must be built",
+        ),
+        (
+            lambda: keras.Sequential(
+                [keras.Input((4,)), keras.layers.BatchNormalization(renorm=True)]
+            ),
+            X,
+            None,
+            "must be without `renorm`",
+        ),
+        (
+            lambda: called(Unreached()),
+            X,
+            None,
+            "must reach every BatchNormalization layer.*Received: no values in .*unused",
+        ),
+    ],
+)
 def test_wrong_data_explains_itself(model, dataset, steps, message):
     model = model()
     before = state(model)
@@ -256,21 +306,41 @@ def late_model():
         keras.Input((4,)), keras.layers.Dense(6), late_norm(), keras.layers.ReLU(), keras.layers.Dropout(0.3),
         late_phase.keras.Dense(3, members=MEMBERS),
     ])  # fmt: skip
-    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), members=MEMBERS, start=6, sigma=0.3)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), members=MEMBERS, start=6, sigma=0.3
+    )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 
 
 def stock_model():
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6), keras.layers.BatchNormalization(), keras.layers.Dense(3)])
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(6),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(3),
+        ]
+    )
+    model.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
     return model
 
 
 def fit(model, callbacks, epochs=6, **options):
     """Five steps an epoch."""
-    return model.fit(*data(), batch_size=20, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks, **options)
+    return model.fit(
+        *data(),
+        batch_size=20,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+        **options,
+    )
 
 
 class Weights(keras.callbacks.Callback):
@@ -284,7 +354,10 @@ class Weights(keras.callbacks.Callback):
         self.after.append([np.float64(v) for v in self.model.trainable_variables])
 
 
-@pytest.mark.parametrize("start, frequency, sampled", [(0, 1, [0, 1, 2, 3, 4, 5]), (5, 1, [5]), (6, 1, []), (2, 4, [5]), (1, 2, [2, 4])])
+@pytest.mark.parametrize(
+    "start, frequency, sampled",
+    [(0, 1, [0, 1, 2, 3, 4, 5]), (5, 1, [5]), (6, 1, []), (2, 4, [5]), (1, 2, [2, 4])],
+)
 def test_epochs_that_are_sampled(start, frequency, sampled):
     """The first one at the end of epoch start + frequency, counted from 1."""
     model, swa = stock_model(), late_phase.keras.SWA(start, frequency, dataset=data()[0])
@@ -312,7 +385,10 @@ def test_average_of_a_late_phase_training():
     fit(model, [weights, swa, keras.callbacks.LambdaCallback(on_epoch_end=use)], epochs=4)
     own = state(model)
     assert own == state(alone)
-    expected = [np.mean([after[i] for after in weights.after], axis=0) for i in range(len(model.trainable_variables))]
+    expected = [
+        np.mean([after[i] for after in weights.after], axis=0)
+        for i in range(len(model.trainable_variables))
+    ]
     with swa.averaged() as lent:
         assert lent is model
         for variable, value in zip(model.trainable_variables, expected):
@@ -404,7 +480,9 @@ def test_a_new_training_begins_a_new_average():
 
 
 def test_half_types_are_averaged_in_float():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False, dtype="bfloat16")])
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(1, use_bias=False, dtype="bfloat16")]
+    )
     swa = late_phase.keras.SWA(0)
     swa.set_model(model)
     values = [1.0, 1.0078125, 1.0, 1.0]  # of neighbours in bfloat16
@@ -447,7 +525,10 @@ def uninterrupted():
     return averages(swa, model)
 
 
-ORDERS = {"weights first": lambda backup, swa, kill: [backup, kill, swa], "average first": lambda backup, swa, kill: [swa, kill, backup]}
+ORDERS = {
+    "weights first": lambda backup, swa, kill: [backup, kill, swa],
+    "average first": lambda backup, swa, kill: [swa, kill, backup],
+}
 
 
 @pytest.mark.parametrize("at", [2, 4])  # the first sample, and the second
@@ -456,7 +537,10 @@ def test_killed_training_goes_on(order, at, tmp_path, uninterrupted):
     """Killed between the two files of an epoch, whichever comes first."""
 
     def run(how):
-        model, swa = stock_model(), late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path / "swa")
+        model, swa = (
+            stock_model(),
+            late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path / "swa"),
+        )
         backup = keras.callbacks.BackupAndRestore(tmp_path / "weights")
         fit(model, ORDERS[order](backup, swa, Kill(at, how)), epochs=7)
         return averages(swa, model)
@@ -482,9 +566,16 @@ t.fit(model, [swa, backup, t.Kill(5, lambda: os.kill(os.getpid(), signal.SIGKILL
 
 def test_process_killed_by_the_system_goes_on(tmp_path, uninterrupted):
     path = [os.path.dirname(os.path.abspath(__file__)), *sys.path]
-    run = subprocess.run([sys.executable, "-c", PROGRAM.format(path=path, folder=str(tmp_path))], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(path=path, folder=str(tmp_path))],
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == -signal.SIGKILL, run.stderr
-    model, swa = stock_model(), late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path / "swa")
+    model, swa = (
+        stock_model(),
+        late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path / "swa"),
+    )
     fit(model, [swa, keras.callbacks.BackupAndRestore(tmp_path / "weights")], epochs=7)
     assert averages(swa, model) == uninterrupted
 
@@ -496,7 +587,12 @@ def test_a_file_that_was_being_written_does_not_count(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: die())
         with pytest.raises(Killed):
-            fit(model, [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)], epochs=3, initial_epoch=2)
+            fit(
+                model,
+                [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)],
+                epochs=3,
+                initial_epoch=2,
+            )
     assert state(model) != before
     swa = late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)
     swa.set_model(model)
@@ -508,7 +604,10 @@ def test_a_file_that_was_being_written_does_not_count(tmp_path, monkeypatch):
 
 def test_an_old_average_does_not_enter_a_new_training(tmp_path, uninterrupted):
     for epochs in (5, 7):
-        model, swa = stock_model(), late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path)
+        model, swa = (
+            stock_model(),
+            late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path),
+        )
         fit(model, [swa], epochs=epochs)
     assert averages(swa, model) == uninterrupted
     assert sorted(os.listdir(tmp_path)) == ["swa-000004.npz", "swa-000006.npz"]
@@ -521,7 +620,12 @@ def test_a_gap_between_average_and_weights_is_refused(epoch, tmp_path):
     kept = sorted(os.listdir(tmp_path))
     message = f"must hold the average after epoch {epoch} for training to resume at epoch {epoch + 1}.*after epochs 3, 4"
     with pytest.raises(ValueError, match=message):
-        fit(model, [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)], epochs=9, initial_epoch=epoch)
+        fit(
+            model,
+            [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)],
+            epochs=9,
+            initial_epoch=epoch,
+        )
     assert sorted(os.listdir(tmp_path)) == kept
 
 
@@ -537,15 +641,33 @@ def on_another_model():
     fit(plain_model(), [swa], epochs=2, initial_epoch=1)
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: late_phase.keras.SWA(-1), "`start` must be an integer of at least 0. Received: start=-1"),
-    (lambda: late_phase.keras.SWA(1.5), "`start` must be an integer of at least 0. Received: start=1.5"),
-    (lambda: late_phase.keras.SWA(0, 0), "`frequency` must be an integer of at least 1. Received: frequency=0"),
-    (lambda: late_phase.keras.SWA(2, 3).averaged().__enter__(), "the first one is taken at the end of epoch 5. Received: samples=0"),
-    (lambda: late_phase.keras.SWA(2).apply(), "There must be a sample to average"),
-    (lambda: fit(stock_model(), [late_phase.keras.SWA(9)]), "`dataset` must be given.*Received: dataset=None, a model with .*normal"),
-    (on_another_model, "A callback averages one set of weights"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda: late_phase.keras.SWA(-1),
+            "`start` must be an integer of at least 0. Received: start=-1",
+        ),
+        (
+            lambda: late_phase.keras.SWA(1.5),
+            "`start` must be an integer of at least 0. Received: start=1.5",
+        ),
+        (
+            lambda: late_phase.keras.SWA(0, 0),
+            "`frequency` must be an integer of at least 1. Received: frequency=0",
+        ),
+        (
+            lambda: late_phase.keras.SWA(2, 3).averaged().__enter__(),
+            "the first one is taken at the end of epoch 5. Received: samples=0",
+        ),
+        (lambda: late_phase.keras.SWA(2).apply(), "There must be a sample to average"),
+        (
+            lambda: fit(stock_model(), [late_phase.keras.SWA(9)]),
+            "`dataset` must be given.*Received: dataset=None, a model with .*normal",
+        ),
+        (on_another_model, "A callback averages one set of weights"),
+    ],
+)
 def test_wrong_use_explains_itself(make, message):
     with pytest.raises(ValueError, match=message):
         make()
@@ -553,8 +675,16 @@ def test_wrong_use_explains_itself(make, message):
 
 def test_the_average_of_another_model_is_refused(tmp_path):
     fit(plain_model(), [late_phase.keras.SWA(0, backup_dir=tmp_path)], epochs=1)
-    with pytest.raises(ValueError, match=re.escape("Received: an average of shapes [(4, 3), (3,)], not [(4, 5), (5,)]")):
-        fit(plain_model(5), [late_phase.keras.SWA(0, backup_dir=tmp_path)], epochs=2, initial_epoch=1)
+    with pytest.raises(
+        ValueError,
+        match=re.escape("Received: an average of shapes [(4, 3), (3,)], not [(4, 5), (5,)]"),
+    ):
+        fit(
+            plain_model(5),
+            [late_phase.keras.SWA(0, backup_dir=tmp_path)],
+            epochs=2,
+            initial_epoch=1,
+        )
 
 
 # --- tf.distribute
@@ -564,13 +694,23 @@ def test_two_replicas():
     """Statistics are each replica's own, and come back to each."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6), keras.layers.BatchNormalization(), keras.layers.Dense(3)])
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(6),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dense(3),
+            ]
+        )
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     weights, swa = Weights(), late_phase.keras.SWA(1, dataset=data()[0])
     fit(model, [weights, swa], epochs=4)
 
     def copies():
-        return [[np.array(copy) for copy in strategy.experimental_local_results(v.value)] for v in model.weights]
+        return [
+            [np.array(copy) for copy in strategy.experimental_local_results(v.value)]
+            for v in model.weights
+        ]
 
     def bits(arrays):
         return [[copy.tobytes() for copy in pair] for pair in arrays]
@@ -582,7 +722,12 @@ def test_two_replicas():
         inside = copies()
         assert all(pair[0].tobytes() == pair[1].tobytes() for pair in inside)
         for i, variable in enumerate(model.trainable_variables):
-            np.testing.assert_allclose(variable, np.mean([after[i] for after in weights.after[1:]], axis=0), rtol=0, atol=1e-6)
+            np.testing.assert_allclose(
+                variable,
+                np.mean([after[i] for after in weights.after[1:]], axis=0),
+                rtol=0,
+                atol=1e-6,
+            )
         predicted = model.predict(data()[0], batch_size=20, verbose=0)
     assert bits(copies()) == bits(own)
     other = keras.models.clone_model(model)

@@ -52,12 +52,18 @@ class WithPartInInference(keras.Model):
 
 def network(members=K, with_input=True):
     keras.utils.set_random_seed(0)
-    layers = [keras.layers.Dense(6), late_phase.keras.BatchNormalization(members=members), late_phase.keras.Dense(4, members=members)]
+    layers = [
+        keras.layers.Dense(6),
+        late_phase.keras.BatchNormalization(members=members),
+        late_phase.keras.Dense(4, members=members),
+    ]
     return keras.Sequential([keras.Input((8,)), *layers] if with_input else layers)
 
 
 def optimizer(members=K, start=2, sigma=0.1, rate=0.1):
-    return late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(rate), members=members, start=start, sigma=sigma)
+    return late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.SGD(rate), members=members, start=start, sigma=sigma
+    )
 
 
 def fit(model, some_optimizer=None, **options):
@@ -131,7 +137,9 @@ def by_a_loop_in_a_graph(tmp_path):
 
 def by_a_loop_with_both_modes(tmp_path):
     model = network()
-    return model, loop(model, lambda m: LOSS(Y, m(X, training=True)) + LOSS(Y, m(X)), lambda step: step)
+    return model, loop(
+        model, lambda m: LOSS(Y, m(X, training=True)) + LOSS(Y, m(X)), lambda step: step
+    )
 
 
 def by_a_loop_with_both_modes_in_a_graph(tmp_path):
@@ -181,7 +189,9 @@ def test_a_gradient_of_another_member_is_refused():
 
 
 def test_a_single_member_trains_as_keras_does():
-    plain = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(4)])
+    plain = keras.Sequential(
+        [keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dense(4)]
+    )
     model = WithoutTraining(members=1)
     model.build((None, 8))
     model.set_weights([weight[np.newaxis] for weight in plain.get_weights()])
@@ -232,7 +242,9 @@ def trained_by(gradients_of, in_graph):
     def step():
         with tf.GradientTape() as tape:
             loss = LOSS(Y, model(X, training=True))
-        own.apply(gradients_of(tape.gradient(loss, model.trainable_variables)), model.trainable_variables)
+        own.apply(
+            gradients_of(tape.gradient(loss, model.trainable_variables)), model.trainable_variables
+        )
 
     step = tf.function(step) if in_graph else step
     for _ in range(8):
@@ -247,7 +259,9 @@ def test_the_gradient_of_one_member_may_be_dense(in_graph):
     for weight, other in zip(dense, expected):
         np.testing.assert_allclose(weight, other, rtol=0, atol=1e-6)
     # What is not a number does not hide behind another error.
-    broken = trained_by(lambda gradients: [tf.convert_to_tensor(g) * np.nan for g in gradients], in_graph)
+    broken = trained_by(
+        lambda gradients: [tf.convert_to_tensor(g) * np.nan for g in gradients], in_graph
+    )
     assert any(np.isnan(weight).any() for weight in broken)
 
 
@@ -256,7 +270,12 @@ def sequence_models():
     for time_distributed in (False, True):
         keras.utils.set_random_seed(0)
         head = late_phase.keras.Dense(4, members=K)
-        yield keras.Sequential([keras.Input((None, 2)), keras.layers.TimeDistributed(head) if time_distributed else head])
+        yield keras.Sequential(
+            [
+                keras.Input((None, 2)),
+                keras.layers.TimeDistributed(head) if time_distributed else head,
+            ]
+        )
 
 
 def test_a_head_in_a_loop_trains_like_one_outside():
@@ -279,7 +298,9 @@ def test_a_layer_that_is_called_twice_has_the_sum_of_both_gradients():
     for _ in range(K):
         model.train_on_batch(x, np.zeros((1, 1)))
     # loss = kernel · (x0 + x1): one step of 0.25 each.
-    np.testing.assert_array_equal(shared.kernel.numpy()[..., 0], np.repeat([[1 - 0.25 * 4, 1 - 0.25 * 7]], K, axis=0))
+    np.testing.assert_array_equal(
+        shared.kernel.numpy()[..., 0], np.repeat([[1 - 0.25 * 4, 1 - 0.25 * 7]], K, axis=0)
+    )
 
 
 @keras.saving.register_keras_serializable("training_mode_test")
@@ -287,17 +308,25 @@ class OwnClass(keras.Model):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         keras.utils.set_random_seed(0)
-        self.hidden, self.norm = keras.layers.Dense(6), late_phase.keras.BatchNormalization(members=K)
+        self.hidden, self.norm = (
+            keras.layers.Dense(6),
+            late_phase.keras.BatchNormalization(members=K),
+        )
         self.head = late_phase.keras.Dense(4, members=K)
 
     def call(self, inputs, training=False):
         return self.head(self.norm(self.hidden(inputs), training=training), training=training)
 
 
-@pytest.mark.parametrize("make, eager", [
-    (lambda: network(with_input=True), True), (lambda: network(with_input=False), False), (lambda: network(with_input=False), True),
-    (OwnClass, False),
-])
+@pytest.mark.parametrize(
+    "make, eager",
+    [
+        (lambda: network(with_input=True), True),
+        (lambda: network(with_input=False), False),
+        (lambda: network(with_input=False), True),
+        (OwnClass, False),
+    ],
+)
 def test_members_from_the_first_step_do_not_depend_on_when_weights_are_made(make, eager):
     """With noise at step 0: `fit` of a model that is built anyway is the reference."""
     expected = network()
@@ -312,5 +341,8 @@ def test_members_from_the_first_step_do_not_depend_on_when_weights_are_made(make
 
 
 def test_weights_that_come_after_the_first_members_step_are_refused():
-    with pytest.raises(ValueError, match="the model must be built before a training that is run eagerly.*Received: start=0"):
+    with pytest.raises(
+        ValueError,
+        match="the model must be built before a training that is run eagerly.*Received: start=0",
+    ):
         fit(OwnClass(), optimizer(start=0), run_eagerly=True)

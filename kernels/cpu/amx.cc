@@ -18,7 +18,7 @@ namespace {
 
 // The layout that LDTILECFG reads.
 struct alignas(64) TileConfiguration {
-  uint8_t palette = 1;
+  uint8_t palette = 0;
   uint8_t start_row = 0;
   uint8_t reserved[14] = {};
   uint16_t bytes_per_row[16] = {4, 4, 4};
@@ -41,13 +41,24 @@ bool AmxIsAnnounced() {
   return false;
 }
 
-void MultiplyTiles() {
+unsigned TilePalette() {
+  unsigned eax = 0;
+#if defined(__x86_64__)
+  // Asked as oneDNN asks, also where the processor's answers end before this one.
+  unsigned ebx, ecx, edx;
+  __cpuid_count(0x1d, 0, eax, ebx, ecx, edx);
+#endif
+  return eax;
+}
+
+void MultiplyTiles(unsigned palette) {
 #if defined(__x86_64__)
   // Linux wants to be asked for the tiles' memory: ARCH_REQ_XCOMP_PERM. Its answer is not the
   // point.
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   syscall(SYS_arch_prctl, kRequestPermission, kTileData);
-  const TileConfiguration configuration;
+  TileConfiguration configuration;
+  configuration.palette = static_cast<uint8_t>(palette);
   asm volatile(
       "ldtilecfg %0\n"
       "tilezero %%tmm0\n"
@@ -57,6 +68,8 @@ void MultiplyTiles() {
       "tilerelease\n"
       :
       : "m"(configuration));
+#else
+  (void)palette;
 #endif
 }
 
@@ -65,7 +78,8 @@ bool RunsInChild(void (*instructions)()) {
   // wait for any child.
   const long child = syscall(SYS_clone, 0L, 0L, 0L, 0L, 0L);
   if (child == 0) {
-    std::signal(SIGILL, EndInFailure);  // and no core file
+    std::signal(SIGILL, EndInFailure);   // and no core file
+    std::signal(SIGSEGV, EndInFailure);  // a palette that does not exist
     instructions();
     _exit(0);
   }
@@ -83,7 +97,9 @@ Amx AmxOf(bool announced, void (*use)()) {
   return RunsInChild(use) ? Amx::kGranted : Amx::kRefused;
 }
 
-Amx AskAmx() { return AmxOf(AmxIsAnnounced(), MultiplyTiles); }
+Amx AskAmx() {
+  return AmxOf(AmxIsAnnounced(), [] { MultiplyTiles(TilePalette()); });
+}
 
 const char* AmxText(Amx amx) {
   switch (amx) {

@@ -2,9 +2,11 @@
 // it.
 //
 // Some virtual machines and sandboxes say that there is AMX, even that the process may use it, and
-// end the first process that does with SIGILL. oneDNN, which computes TensorFlow's products of
-// bfloat16, believes them. So AMX is tried, in a child process that may die of it, and where it is
-// refused oneDNN is told to do without, which it reads from the environment when it is first used.
+// end the first process that does with SIGILL. Others have it, but hide the list of its palettes
+// (CPUID leaf 0x1D), so that oneDNN, which computes TensorFlow's products of bfloat16, configures
+// palette 0, and the tiles do not work either. oneDNN believes them all. So AMX is tried the way
+// oneDNN would use it, in a child process that may die of it, and where that fails oneDNN is told
+// to do without, which it reads from the environment when it is first used.
 #ifndef LATE_PHASE_KERNELS_CPU_AMX_H_
 #define LATE_PHASE_KERNELS_CPU_AMX_H_
 
@@ -22,7 +24,8 @@ Amx AskAmx();
 // The parts of AskAmx: `announced` is the processor's answer, `use` what is tried, in a child.
 Amx AmxOf(bool announced, void (*use)());
 bool AmxIsAnnounced();
-void MultiplyTiles();  // a product of one by one, as oneDNN would make it
+unsigned TilePalette();                // the one oneDNN would use: the last that is announced
+void MultiplyTiles(unsigned palette);  // a product of one by one, as oneDNN would make it
 
 // "none", "granted" or "announced, but refused".
 const char* AmxText(Amx amx);

@@ -86,8 +86,14 @@ TEST(AmxOf, IsWhatTheTrialSaysOfWhatIsAnnounced) {
   EXPECT_EQ(AmxOf(false, [] {}), Amx::kNone);
 }
 
+// Palette 0 is none: what oneDNN configures where the palettes are hidden. 255 does not exist.
+TEST(MultiplyTiles, FailsWithoutAPalette) {
+  EXPECT_FALSE(RunsInChild([] { MultiplyTiles(0); }));
+  EXPECT_FALSE(RunsInChild([] { MultiplyTiles(255); }));
+}
+
 TEST(AskAmx, AgreesWithTheMachine) {
-  const bool works = RunsInChild(MultiplyTiles);
+  const bool works = RunsInChild([] { MultiplyTiles(TilePalette()); });
   EXPECT_EQ(AskAmx(), works ? Amx::kGranted : AmxIsAnnounced() ? Amx::kRefused : Amx::kNone);
   // Linux lists what the processor announces, unless it has switched it off.
   std::ostringstream text;

@@ -480,7 +480,7 @@ def test_stopped_and_killed_drivers_leave_runs_that_resume_bit_for_bit(tmp_path,
     wait_for_checkpoint(process, out / "rank1", 6)
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
         children = file.read().split()
-    assert len(children) == 2
+    assert children  # one of the two if `base`, which nobody waits for here, has ended already
     process.send_signal(number)
     _, stderr = process.communicate()
     begin = time.monotonic()

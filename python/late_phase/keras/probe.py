@@ -9,20 +9,20 @@ from late_phase.keras.private import flatten_layers
 from late_phase.keras.reestimation import calls_replaced
 
 _BATCH = 2
-_SIZES = (
-    8,
-    32,
-    128,
-)  # of dimensions that the signature leaves open: the first that the model takes
+# Of dimensions that the signature leaves open, the first that the model takes. The largest comes
+# first because TensorFlow's convolutions on the CPU (oneDNN's) do not refuse images that are smaller
+# than their filters: they return memory that nobody has written.
+_SIZES = (128, 32, 8)
+_MOST_ELEMENTS = 2**20  # of an input; a model takes moments for as many
 _DRAWS = (
     lambda random, shape: random.normal(size=shape),
-    lambda random, shape: random.integers(
-        0, 2, shape
-    ),  # for floats that stand for tokens, or may not be negative
+    # For floats that stand for tokens, or may not be negative.
+    lambda random, shape: random.integers(0, 2, shape),
 )
 
-# The largest difference that rounding explains, relative to the largest value: some 1e4 units in the last place of 32 bits and 30 of 16,
-# which deep networks stay far below. In 64 bits the fused BatchNorm's epsilon, a float, is most of it.
+# The largest difference that rounding explains, relative to the largest value: some 1e4 units in the
+# last place of 32 bits and 30 of 16, which deep networks stay far below. In 64 bits the fused
+# BatchNorm's epsilon, a float, is most of it.
 _TOLERANCE = {"float64": 1e-7, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.2}
 
 
@@ -38,27 +38,33 @@ def check_same_outputs(model, copy, pairs, probe=None):
       pairs: (layer of `model`, its copy), to say where a difference comes from.
       probe: inputs; None: random ones of the model's input signature.
     """
-    with keras.StatelessScope():  # which keeps what calls assign from the variables: states of stateful layers and of random numbers
-        inputs, expected, reason = (
-            _made_inputs(model) if probe is None else (probe, _values(model, probe), None)
-        )
-        if reason:
-            _warn(
-                f"no inputs could be made from the signature. Pass `probe`, inputs for the model. Received: {reason}"
-            )
-            return
-        actual = _values(copy, inputs)
-        tolerance = max(_TOLERANCE.get(layer.compute_dtype, 0) for layer in flatten_layers(model))
-        if _difference(expected, actual) <= tolerance:
-            return
-        if _difference(expected, _values(model, inputs)) > tolerance:
+    tolerance = max(_TOLERANCE.get(layer.compute_dtype, 0) for layer in flatten_layers(model))
+    # The scope keeps what calls assign from the variables: states of stateful layers and of random
+    # numbers.
+    with keras.StatelessScope():
+        tried = _made_inputs(model) if probe is None else [(probe, _values(model, probe), None)]
+        are_random = False
+        for inputs, expected, problem in tried:
+            if problem:
+                continue
+            actual = _values(copy, inputs)
+            if _difference(expected, actual) <= tolerance:
+                return
+            if _difference(expected, _values(model, inputs)) <= tolerance:
+                raise ValueError(
+                    "A copy must give the outputs of its model; the config of a layer of your own "
+                    "must have all that its outputs depend on. Received: outputs that differ by "
+                    f"{_difference(expected, actual):.2g} of the largest, "
+                    f"because of {_origin(model, copy, pairs, inputs, tolerance)}"
+                )
+            are_random = True
+        if are_random:
             _warn("they are random in inference, too. Received: other outputs in a second call")
-            return
-        raise ValueError(
-            "A copy must give the outputs of its model; the config of a layer of your own must have all that its outputs depend on. "
-            f"Received: outputs that differ by {_difference(expected, actual):.2g} of the largest, "
-            f"because of {_origin(model, copy, pairs, inputs, tolerance)}"
-        )
+        else:
+            _warn(
+                "no inputs could be made from the signature. Pass `probe`, inputs for the model. "
+                f"Received: {problem}"
+            )
 
 
 def _warn(reason):
@@ -100,10 +106,13 @@ def _arrays(tensors):
 
 
 def _made_inputs(model):
-    """(inputs with finite outputs, the values there, None), or (None, None, the reason)."""
+    """Tries of (inputs with finite outputs, the values there, None) or (None, None, the problem)."""
     signature = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+    sizes = [
+        size for size in _SIZES if all(_elements(x, size) <= _MOST_ELEMENTS for x in model.inputs)
+    ]
     open_dimensions = any(None in x.shape[1:] for x in model.inputs)
-    for size in _SIZES if open_dimensions else _SIZES[:1]:
+    for size in (sizes if open_dimensions else []) or _SIZES[-1:]:
         for draw in _DRAWS:
             random = np.random.default_rng(0)
             try:
@@ -112,27 +121,29 @@ def _made_inputs(model):
                 )
                 values = _values(model, inputs)
             except Exception as error:  # whatever a layer raises for inputs that it does not take
-                reason = f"{type(error).__name__}: {error}"
+                yield None, None, f"{type(error).__name__}: {error}"
                 continue
             if all(np.isfinite(np.float64(y)).all() for y in values if _is_float(y)):
-                return inputs, values, None
-            reason = "outputs that are not finite"
-    return None, None, reason
+                yield inputs, values, None
+            else:
+                yield None, None, "outputs that are not finite"
+
+
+def _shape(spec, size):
+    batch = _BATCH if spec.shape[0] is None else spec.shape[0]
+    return [batch, *(size if n is None else n for n in spec.shape[1:])]
+
+
+def _elements(spec, size):
+    return int(np.prod(_shape(spec, size)))
 
 
 def _input(spec, size, draw, random):
-    shape = [
-        _BATCH if spec.shape[0] is None else spec.shape[0],
-        *(size if n is None else n for n in spec.shape[1:]),
-    ]
     if spec.dtype == "string":
         raise ValueError(f"{spec.name} takes strings")
-    return keras.ops.cast(
-        draw(random, shape)
-        if keras.backend.is_float_dtype(spec.dtype)
-        else random.integers(0, 2, shape),
-        spec.dtype,
-    )
+    if not keras.backend.is_float_dtype(spec.dtype):
+        draw = _DRAWS[1]
+    return keras.ops.cast(draw(random, _shape(spec, size)), spec.dtype)
 
 
 def _is_float(y):

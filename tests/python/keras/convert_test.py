@@ -243,6 +243,18 @@ def test_outputs_that_are_random_in_inference_are_not_compared():
     np.testing.assert_array_equal(model.layers[0].seed.state.numpy(), before)
 
 
+def test_inputs_whose_outputs_are_random_are_passed_over():
+    """As of a convolution of images that are too small for it, which TensorFlow does not refuse."""
+
+    class Unwritten(layers.Layer):
+        def call(self, inputs):
+            return inputs + (np.random.normal() if inputs.shape[1] == 128 else 0)
+
+    parts = [Unwritten(), layers.GlobalAveragePooling1D(), layers.Dense(2)]
+    model = keras.Sequential([keras.Input((None, 3)), *parts])
+    late_phase.keras.convert(model, members=2)  # no warning: they have been compared
+
+
 def test_the_comparison_leaves_states_alone():
     model = keras.Sequential(
         [keras.Input(batch_shape=(4, 5, 3)), layers.LSTM(4, stateful=True), layers.Dense(2)]

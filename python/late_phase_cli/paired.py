@@ -28,11 +28,15 @@ class Difference:
     won: int  # seeds in which the first is better
     seeds: int
 
+    def number(self, digits=3):
+        """ "-0.031 ± 0.004"; without an interval for one seed"""
+        interval = "" if math.isnan(self.half_width) else f" ± {self.half_width:.{digits}f}"
+        return f"{self.mean:+.{digits}f}{interval}"
+
     def text(self, digits=3):
         """ "-0.031 ± 0.004, better in 5 of 5 seeds"; one seed is no evidence, and says so."""
         won = f"better in {self.won} of {self.seeds} seeds" if self.seeds > 1 else "one seed"
-        interval = "" if math.isnan(self.half_width) else f" ± {self.half_width:.{digits}f}"
-        return f"{self.mean:+.{digits}f}{interval}, {won}"
+        return f"{self.number(digits)}, {won}"
 
 
 def difference(ours, theirs, lower_is_better=True):

@@ -3,6 +3,7 @@
 import collections
 
 from late_phase_cli import (
+    enwik8_table,
     files,
     metric_names,
     plot,
@@ -212,8 +213,27 @@ def sweep_section(source, anchor):
     return report_page.Section("sweep", f"Sweep {source.name}", anchor, content, evaluation)
 
 
+def differences_table(runs):
+    """(table, note) of the models of an enwik8 folder against each other, seed by seed; (None, "") of other runs."""
+    finished = [
+        {"model": run.config["model"], "seed": run.config["seed"], "test": tests_of(run.results)}
+        for run in runs
+    ]
+    models = [(run["model"], run["seed"]) for run in finished]
+    if {run.config["program"] for run in runs} != {"enwik8"} or len(set(models)) < len(models):
+        return None, ""  # of several trainings: which run belongs to which is not known
+    found = enwik8_table.differences(finished)
+    if not found:
+        return None, ""
+    heads, rows, note = enwik8_table.difference_rows(found)
+    cells = [[name, *(report_page.Cell(text, ["number"]) for text in row)] for name, *row in rows]
+    heads = [heads[0], *(report_page.Cell(head, ["number"]) for head in heads[1:])]
+    return report_page.Table(heads, cells), note
+
+
 def models_section(source, anchor):
     content = {"drawing": None, "error": None}
+    content["differences"], content["note"] = differences_table(source.runs)
     try:
         figure = plot.draw_comparison([run.curves for run in source.runs], source.folder)
         content["drawing"] = report_page.drawing(figure, f"Curves of the models in {source.name}")

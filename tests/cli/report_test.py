@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from late_phase_cli import report, report_runs, sweep_plan
+from late_phase_cli import enwik8_table, report, report_runs, sweep_plan
 
 VOID = {"img", "meta", "wbr"}
 EVIL = "<script>alert(1)</script>&\"'--><b>"
@@ -189,6 +189,25 @@ def test_summary_marks_the_best_and_averages_seeds(recorded):
     error = (sum((value - mean) ** 2 for value in base) / 2 / 3) ** 0.5
     (row,) = [row for row in enwik8.rows if row[:3] == ["enwik8-quick/seed-0/base", "base", "3"]]
     assert row[4] == f"{mean:.4f} ± {error:.4f}"
+
+
+def test_models_are_compared_seed_by_seed(recorded, tmp_path):
+    page, text = recorded
+    with open("docs/results/enwik8-quick/results.json") as file:
+        lines = enwik8_table.render(json.load(file))
+    shown = [
+        line.strip("| ").split(" | ")
+        for line in lines
+        if " against " in line or "better in" in line
+    ]
+    assert len(shown) == 4 and all(row in page.rows for row in shown)
+    assert sum(" against " in "".join(row) for row in page.rows) == 3  # none of the image networks
+    # Runs that belong to different trainings have no partners.
+    for name in ("one", "two"):
+        shutil.copytree("docs/results/enwik8-small/base", tmp_path / "runs" / name)
+    shutil.copytree("docs/results/enwik8-small/rank1", tmp_path / "runs" / "rank1")
+    page = make(tmp_path / "out.html", tmp_path / "runs")
+    assert not [row for row in page.rows if " against " in "".join(row)]
 
 
 def test_settings_that_differ_are_shown(recorded):

@@ -516,3 +516,5 @@ def test_tables_hold_the_figures_of_the_runs(trained):
     ]
     assert f"| Late-phase Rank1 | {' | '.join(row)} | 1.522 | 1.633 | 1.615 |" in lines
     assert f"their predictions averaged: {late_phase['test']['ensemble']['bpc']:.3f}" in lines[-1]
+    members = [member["bpc"] for member in late_phase["test"]["members"]]
+    assert f"{min(members):.3f} to {max(members):.3f} each" in lines[-1]

@@ -7,35 +7,17 @@ its spread, in RUN/curves.png; and each run's own.
 
 import collections
 import dataclasses
-import glob
-import json
 import math
 import os
-import tomllib
 
 import numpy
 
-from late_phase_cli import metric_names, plot_style
+from late_phase_cli import plot_style, run_files
 from late_phase_cli.errors import UserError
+from late_phase_cli.run_files import METRICS, Series, series
 
 COLOURS = {"base": plot_style.GREY, "rank1": plot_style.ORANGE, "late-phase": plot_style.BLUE}
 OTHER_COLOURS = ["#2e8b57", "#8b4f9f", "#b03a48", "#8a7a1f"]
-
-
-# What a program's runs are judged by.
-METRICS = {
-    program: metric_names.METRICS[name]
-    for program, name in (("enwik8", "bpc"), ("cifar", "accuracy"))
-}
-
-
-@dataclasses.dataclass
-class Series:
-    epochs: list
-    values: list
-    spread: list = dataclasses.field(
-        default_factory=list
-    )  # standard deviation over seeds; empty for a single run
 
 
 @dataclasses.dataclass
@@ -54,79 +36,10 @@ class PlotError(UserError):
     """What is wrong with the given folder."""
 
 
-def is_run(folder):
-    return os.path.exists(os.path.join(folder, "metrics.jsonl"))
-
-
-def find_runs(folder):
-    """The folders of runs: `folder` itself or those below it."""
-    if is_run(folder):
-        return [folder]
-    below = [os.path.join(glob.escape(folder), *pattern) for pattern in (["*"], ["seed-*", "*"])]
-    found = sorted(filter(is_run, (path for pattern in below for path in glob.glob(pattern))))
-    if not found:
-        raise PlotError(
-            f"`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. Received: RUN={folder}"
-        )
-    return found
-
-
-def read_config(folder):
-    path = os.path.join(folder, "config.toml")
-    try:
-        with open(path, "rb") as file:
-            config = tomllib.load(file)
-    except (OSError, ValueError) as error:
-        raise PlotError(
-            f"a run must have its config.toml. Received: {path} ({getattr(error, 'strerror', None) or error})"
-        ) from error
-    for key in ("program", "model", "seed", "t0", "swa_start"):
-        if key not in config:
-            raise PlotError(f"config.toml must have `{key}`. Received: {path}")
-    if config["program"] not in METRICS:
-        raise PlotError(
-            f"`program` must be one of {', '.join(METRICS)}. Received: program={config['program']} in {path}"
-        )
-    return config
-
-
-def read_metrics(path):
-    """The lines as dictionaries. A last line that was not written to its end is left out: the run was killed, or is going on."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().split("\n")
-    except (OSError, ValueError) as error:
-        raise PlotError(f"metrics.jsonl must be readable. Received: {path} ({error})") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("not an object")
-            rows.append(row)
-        except ValueError as error:
-            if number < len(lines):
-                raise PlotError(
-                    f"metrics.jsonl must have one JSON object per line. Received: {path}, line {number} ({error})"
-                ) from error
-    return rows
-
-
-def series(rows, key):
-    """Ordered by step. A run that was resumed may have taken a step twice: its later line counts."""
-    by_step = {row["step"]: row for row in rows if key in row}
-    rows = [by_step[step] for step in sorted(by_step)]
-    return Series(
-        [row["epoch"] for row in rows], [math.nan if row[key] is None else row[key] for row in rows]
-    )
-
-
 def load_run(folder):
-    config = read_config(folder)
+    config = run_files.read_config(folder)
     path = os.path.join(folder, "metrics.jsonl")
-    rows = read_metrics(path)
+    rows = run_files.read_metrics(path)
     key = METRICS[config["program"]].name
     try:
         training = series([row for row in rows if row["kind"] == "train"], key)
@@ -333,8 +246,8 @@ def draw_comparison(runs, folder):
 
 def main(folder):
     """Returns the name of the plot; below a folder of several runs each has its own."""
-    runs = [load_run(one) for one in find_runs(folder)]
-    single = is_run(folder)
+    runs = [load_run(one) for one in run_files.find_runs(folder)]
+    single = run_files.is_run(folder)
     for run in runs:
         # Among several, one may have just begun.
         if single or run.training.values or run.evaluations:

@@ -5,7 +5,7 @@ import glob
 import json
 import os
 
-from late_phase_cli import plot, run_table, sweep_table
+from late_phase_cli import plot, run_files, run_table, sweep_table
 from late_phase_cli.errors import UserError
 
 
@@ -49,7 +49,7 @@ def read_run(folder, name):
         not isinstance(results.get(split, {}), dict) for split in ("train", "validation", "test")
     ):
         raise ReportError(f"results.json must hold the figures of a run. Received: {path}")
-    return RunData(name, folder, plot.read_config(folder), results, plot.load_run(folder))
+    return RunData(name, folder, run_files.read_config(folder), results, plot.load_run(folder))
 
 
 def read_sweep(folder):
@@ -67,8 +67,8 @@ def read_source(folder, name):
     if os.path.exists(os.path.join(folder, "evaluation.json")):
         return Source(name, folder, [])
     try:
-        found = plot.find_runs(folder)
-    except plot.PlotError as error:
+        found = run_files.find_runs(folder)
+    except run_files.RunError as error:
         raise ReportError(
             f"`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={folder}"
         ) from error

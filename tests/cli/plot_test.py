@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from late_phase_cli import plot
+from late_phase_cli import plot, run_files
 
 EPOCHS = 6
 
@@ -168,7 +168,7 @@ def test_models_are_compared_and_each_has_its_own_figure(tmp_path):
     for folder in [tmp_path, *(tmp_path / model for model in models)]:
         assert_png(folder / "curves.png")
     figure = plot.draw_comparison(
-        [plot.load_run(folder) for folder in plot.find_runs(str(tmp_path))], str(tmp_path)
+        [plot.load_run(folder) for folder in run_files.find_runs(str(tmp_path))], str(tmp_path)
     )
     expected = {model: written[model]["collapsed"] for model in models} | {
         model + ", SWA": written[model]["swa"] for model in models
@@ -186,7 +186,7 @@ def test_models_are_compared_and_each_has_its_own_figure(tmp_path):
 def test_seeds_are_averaged_with_their_spread(tmp_path):
     seeds = [make_run(tmp_path / f"seed-{seed}" / "base", seed=seed) for seed in range(3)]
     make_run(tmp_path / "seed-0" / "rank1", "rank1")
-    runs = [plot.load_run(folder) for folder in plot.find_runs(str(tmp_path))]
+    runs = [plot.load_run(folder) for folder in run_files.find_runs(str(tmp_path))]
     assert len(runs) == 4
     base = plot.compare(runs)["base"]["collapsed"]
     values = [[seed["collapsed"][i][1] for seed in seeds] for i in range(EPOCHS)]

@@ -195,12 +195,12 @@ def test_models_are_compared_seed_by_seed(recorded, tmp_path):
     page, text = recorded
     with open("docs/results/enwik8-quick/results.json") as file:
         lines = enwik8_table.render(json.load(file))
+    table = [line for line in lines if line.startswith("|")]
     shown = [
-        line.strip("| ").split(" | ")
-        for line in lines
-        if " against " in line or "better in" in line
+        line.strip("| ").split(" | ") for line in table if "better in" in line or "against" in line
     ]
     assert len(shown) == 4 and all(row in page.rows for row in shown)
+    assert any("95 % interval" in text for text in page.texts["p"])
     assert sum(" against " in "".join(row) for row in page.rows) == 3  # none of the image networks
     # Runs that belong to different trainings have no partners.
     for name in ("one", "two"):

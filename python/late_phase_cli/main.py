@@ -76,6 +76,13 @@ def report(options):
     return 0
 
 
+def advise(options):
+    from late_phase_cli import advice_runs
+
+    print(advice_runs.render(options.folder))
+    return 0
+
+
 def in_repository(function):
     """A command of repository.py."""
 
@@ -238,6 +245,15 @@ def make_parser():
     )
     one.add_argument("--title", default="Training runs", help="its title")
     one = add(
+        "advise",
+        advise,
+        "what SWA, accumulation, a lower rate or a late phase would bring a run",
+        description=ADVISE,
+    )
+    one.add_argument(
+        "folder", metavar="RUN", help="the folder of a finished run, or of several runs"
+    )
+    one = add(
         "completion",
         completion,
         "completion of commands and flags, to be sourced by a shell",
@@ -314,6 +330,16 @@ file and no network.
 The test metrics of all runs side by side, the settings in which they differ, curves, cost, and
 evaluations (RUN/evaluation) where there are any. The curves of a sweep's runs are shown when these
 are named themselves."""
+
+
+ADVISE = """What SWA, accumulation, a lower rate or a late phase would bring a finished run.
+
+  advise runs/enwik8
+
+How much noise there is at the end of the training (the loss less the loss with SWA), whether the
+loss has reached a plateau, what the noise law says of each, what recorded runs have shown, and a
+recommendation. Of a run without SWA: what to measure. The law is Adam's; of image networks, which
+SGD trains, it says what holds there."""
 
 
 def add_sweep(one):

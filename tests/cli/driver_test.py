@@ -201,6 +201,7 @@ def test_help_is_quick_and_complete():
         "plot",
         "sweep",
         "report",
+        "advise",
         "completion",
         "version",
         "bench",

@@ -150,6 +150,7 @@ def test_holds_the_packages_what_was_built_and_the_licences(contents):
         "late_phase/__init__.py",
         "late_phase/keras/__init__.py",
         "late_phase_cli/main.py",
+        "late_phase_cli/outcomes.json",
     } <= package.keys()
     assert {
         "late_phase_cli/templates/report/page.html",

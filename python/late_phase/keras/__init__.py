@@ -17,6 +17,7 @@ Example:
 >>> late_phase.keras.collapse(model).save("plain.keras")  # loads without late_phase
 """
 
+from late_phase.keras.advice import advise
 from late_phase.keras.conversion import collapse, convert
 from late_phase.keras.ensemble import ensemble
 from late_phase.keras.layers import BatchNormalization, Dense
@@ -35,6 +36,7 @@ __all__ = [
     "Rank1Dense",
     "Rank1LSTM",
     "SWA",
+    "advise",
     "collapse",
     "convert",
     "ensemble",

@@ -1,0 +1,122 @@
+"""Finished runs as numbers: what advice and the tables of the noise law are made from."""
+
+import collections
+import dataclasses
+import math
+import os
+
+from late_phase_cli import files, noise_law, run_files
+
+# What a program's optimizer lowers, as results.json and metrics.jsonl have it.
+LOSSES = {"enwik8": "bpc", "cifar": "nll"}
+# What is done to a network from T0 on, in the name of a model.
+TREATMENTS = ("accumulation", "lower-rate", "decay")
+
+
+class NotFinished(run_files.RunError):
+    """The run has no results yet."""
+
+
+def parts_of(program, model):
+    """(network, treatment) of a model: ("rank1", "accumulation"), ("base", ""), ("rank1", "late-phase")."""
+    if model == "late-phase":
+        return "rank1" if program == "enwik8" else "base", model
+    for treatment in TREATMENTS:
+        if model == treatment or model.endswith(f"-{treatment}"):
+            return model.removesuffix(treatment).rstrip("-") or "base", treatment
+    return model, ""
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedRun:
+    folder: str
+    config: dict
+    results: dict
+    curve: dict  # epoch -> loss of the plain weights: of validation, or in training
+
+    @property
+    def program(self):
+        return self.config["program"]
+
+    @property
+    def model(self):
+        return self.config["model"]
+
+    @property
+    def seed(self):
+        return self.config["seed"]
+
+    @property
+    def network(self):
+        return parts_of(self.program, self.model)[0]
+
+    @property
+    def treatment(self):
+        return parts_of(self.program, self.model)[1]
+
+    @property
+    def epochs(self):
+        return self.results["epochs"]
+
+    @property
+    def late_epochs(self):
+        """The length of its late phase; where it has none, the paper's share of the training."""
+        t0 = self.config["t0"]
+        return self.epochs - t0 if 0 < t0 < self.epochs else 0.4 * self.epochs
+
+    @property
+    def swa_samples(self):
+        return round((self.epochs - self.config["swa_start"]) / self.config["swa_every"], 6) // 1
+
+    @property
+    def split(self):
+        """What the run is judged on: validation, or test where there is none."""
+        return "validation" if self.results.get("validation") else "test"
+
+    def loss(self, weights="collapsed", split=None):
+        """None if it was not measured, or is not finite."""
+        metrics = self.results.get(split or self.split, {}).get(weights, {})
+        return metrics.get(LOSSES[self.program])
+
+    def trend(self):
+        return noise_law.trend(self.curve)
+
+
+def curve_of(rows, key, split):
+    """{epoch: loss} of the evaluations, or where these are too few for a trend of the training, epoch by epoch."""
+    evaluations = {
+        row["epoch"]: row[key]
+        for row in rows
+        if row["kind"] == "evaluation"
+        and (row.get("split"), row.get("weights")) == (split, "collapsed")
+        and row.get(key) is not None
+        and row["epoch"] > 0
+    }
+    if noise_law.trend(evaluations):
+        return evaluations
+    by_epoch = collections.defaultdict(list)
+    for row in rows:
+        value = row.get(key, row.get("loss"))
+        if row["kind"] == "train" and value is not None:
+            by_epoch[max(1, math.ceil(row["epoch"] - 1e-6))].append(value)
+    return {epoch: math.fsum(values) / len(values) for epoch, values in by_epoch.items()}
+
+
+def read(folder):
+    """The run in a folder; NotFinished if it goes on."""
+    config = run_files.read_config(folder)
+    path = os.path.join(folder, "results.json")
+    if not os.path.exists(path):
+        raise NotFinished(f"a run must have finished, with results.json. Received: {folder}")
+    try:
+        results = files.read_json(path)
+        run = FinishedRun(folder, config, results, {})
+        rows = run_files.read_metrics(os.path.join(folder, "metrics.jsonl"))
+        curve = curve_of(rows, LOSSES[run.program], run.split)
+        if run.epochs <= 0 or not isinstance(run.loss(), (float, type(None))):
+            raise ValueError("no metrics of a run")
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise run_files.RunError(
+            f"results.json and metrics.jsonl must be those of a run. Received: {folder} ({error!r})"
+        ) from error
+    return dataclasses.replace(run, curve=curve)

@@ -10,11 +10,13 @@ import tomllib
 
 import pytest
 
+from late_phase_cli import advice
 from late_phase_cli import run_table
 from late_phase_cli import sweep_table
 from tools.develop import cuda_report
 from tools.develop import docs_blocks
 from tools.develop import docs_records
+from tools.develop import outcomes
 
 PAGES = docs_blocks.pages()
 LIBRARY = os.environ["LATE_PHASE_OPS"]
@@ -207,6 +209,13 @@ def test_recorded_trainings_are_whole(folder):
             if (line.get("split"), line.get("weights")) == ("test", "collapsed")
         ]
         assert final[-1].items() >= result["test"]["collapsed"].items()
+
+
+def test_advice_knows_the_recorded_runs():
+    """latephase advise has no records, but what they come to."""
+    assert advice.outcomes() == outcomes.collect(), (
+        "run tools/latephase python -m tools.develop.outcomes --write"
+    )
 
 
 @pytest.mark.parametrize("folder", sorted(glob.glob("docs/results/sweep-*")))

@@ -7,7 +7,6 @@ import ast
 import glob
 import importlib
 import inspect
-import json
 import re
 
 import keras
@@ -17,7 +16,7 @@ import tensorflow as tf
 
 import late_phase.checkpoint
 import late_phase.keras
-from late_phase_cli import main, run_table
+from late_phase_cli import main
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]
 
@@ -179,32 +178,3 @@ def test_commands_were_found():
         "enwik8",
         "cifar",
     } == commands()["train"]
-
-
-def test_comparison_quotes_the_recorded_runs():
-    def figures(name, metric, scale, digits):
-        runs = run_table.runs_of(json.loads(read(f"docs/results/{name}/results.json")))
-        tests = {run["model"]: run["test"] for run in runs}
-        return {(model, weights): f"{scale * test[weights][metric]:.{digits}f}" for model, test in tests.items() for weights in test
-                if weights in ("collapsed", "swa")}  # fmt: skip
-
-    page = read("docs/comparison.md")
-    for row, name, metric, scale, digits in (
-        ("| here, CIFAR-10, ConvNet (base: {} %)", "cifar-convnet", "accuracy", 100, 2),
-        (
-            "| here, 10,000 images of it, WRN 16-2 (base: {} %)",
-            "cifar-wrn-16-2-small",
-            "accuracy",
-            100,
-            2,
-        ),
-        ("| here, enwik8 `small`, BPC (base: {})", "enwik8-small", "bpc", 1, 3),
-    ):
-        of = figures(name, metric, scale, digits)
-        cells = [
-            of.get(key, "–")
-            for key in (("base", "swa"), ("late-phase", "collapsed"), ("late-phase", "swa"))
-        ]
-        assert (
-            f"{row.format(of['base', 'collapsed'])} | – | {' | '.join(cells)} | – | – |" in page
-        ), name

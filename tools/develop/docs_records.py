@@ -5,9 +5,20 @@ The blocks themselves are tools/develop/docs_blocks.py's.
 
 import glob
 import json
+import statistics
 import tomllib
 
-from late_phase_cli import cifar_table, enwik8_table, methods_table, run_table, sweep_table
+from late_phase_cli import (
+    advice_runs,
+    cifar_table,
+    enwik8_table,
+    law_table,
+    methods_table,
+    run_table,
+    sweep_table,
+    text_table,
+)
+from tools.develop import outcomes
 from tools.bench import bench_batchnorm, bench_enwik8, bench_keras, bench_lstm, bench_optimizer
 
 
@@ -58,6 +69,63 @@ def _enwik8_first_seed():
     return enwik8_table.render({"runs": [run for run in runs if run["seed"] == 0]})
 
 
+def _law():
+    """The noise law beside every record of enwik8 with SWA."""
+    return law_table.render(law_table.comparisons(law_table.read_all(*outcomes.TEXT)))
+
+
+def _law_fit(folder):
+    """Of a sweep over members of accumulation."""
+    (found,) = law_table.k_sweeps(law_table.comparisons(law_table.read_all(folder)))
+    return law_table.render_fit(found)
+
+
+# What is compared: head -> (model of enwik8, model of CIFAR, weight set); and what the paper has of it.
+_METHODS = {
+    "base": ("base", "base", "collapsed"),
+    "base + SWA": ("base", "base", "swa"),
+    "accumulation": ("rank1-accumulation", "accumulation", "collapsed"),
+    "late-phase": ("late-phase", "late-phase", "collapsed"),
+    "late-phase + SWA": ("late-phase", "late-phase", "swa"),
+}
+_PAPER = {
+    "the paper: CIFAR-10, WRN 28-10, %": "96.16 96.48 – 96.46 96.81 96.19 96.91",
+    "the paper: CIFAR-100, WRN 28-10, %": "81.35 82.46 80.76 82.87 83.06 81.25 84.09",
+    "the paper: enwik8, BPC": "1.695 1.626 – 1.633 1.615 – –",
+}
+_COMPARED = {
+    "cifar-convnet": "CIFAR-10, ConvNet, %",
+    "cifar-wrn-16-2-small": "10,000 images of it, WRN 16-2, %",
+    "enwik8-quick": "enwik8 `quick`, BPC",
+    "enwik8-small": "enwik8 `small`, BPC",
+}
+
+
+def _gains():
+    """The methods beside each other: in the paper, and in recorded runs, mean over their seeds."""
+    rows = [[name, *cells.split()] for name, cells in _PAPER.items()]
+    for folder, name in _COMPARED.items():
+        config, results = run_table.read_run(f"docs/results/{folder}")
+        text = config["program"] == "enwik8"
+        metric, scale, digits = ("bpc", 1, 3) if text else ("accuracy", 100, 2)
+        cells = []
+        for of_text, of_images, weights in _METHODS.values():
+            tests = [
+                run["test"][weights][metric]
+                for run in run_table.runs_of(results)
+                if run["model"] == (of_text if text else of_images) and weights in run["test"]
+            ]
+            mean = f"{scale * statistics.fmean(tests):.{digits}f}" if tests else "–"
+            cells.append(mean)
+        seeds = len({run["seed"] for run in run_table.runs_of(results)})
+        rows.append([f"here: {name}; {seeds} seed{'s' * (seeds > 1)}", *cells, "–", "–"])
+    return text_table.render(["", *_METHODS, "BatchEnsemble", "deep ensemble"], rows)
+
+
+def _advice(folder):
+    return lambda: ["```", *advice_runs.render(f"docs/results/{folder}").splitlines(), "```"]
+
+
 _OUTPUTS = {
     "bench_batchnorm.json": _recorded("bench_batchnorm.json", bench_batchnorm.render),
     "bench_enwik8.json": _recorded("bench_enwik8.json", bench_enwik8.render),
@@ -76,6 +144,9 @@ _TABLES = {
     "enwik8-small/results.json": _recorded("enwik8-small/results.json", enwik8_table.render),
     "enwik8-*-200-steps": _enwik8_times,
     "enwik8-64-units-*": _enwik8_trials,
+    "enwik8-*": _law,
+    "enwik8-small/rank1": _advice("enwik8-small/rank1"),
+    "*": _gains,
     "methods-convnet-short": lambda: methods_table.render(
         "docs/results/methods-convnet-short/evaluations"
     ),
@@ -83,6 +154,11 @@ _TABLES = {
         "sweep-convnet-quick-members/results.json", sweep_table.render
     ),
     "sweep-convnet-quick-t0": _recorded("sweep-convnet-quick-t0/results.json", sweep_table.render),
+}
+# Recorded by `sweep enwik8 --over members=1,2,5,… --model rank1-accumulation --seeds N`.
+_TABLES |= {
+    folder.removeprefix("docs/results/"): lambda folder=folder: _law_fit(folder)
+    for folder in sorted(glob.glob("docs/results/sweep-enwik8-*"))
 }
 RECORDS = {
     (kind, f"docs/results/{path}"): lines

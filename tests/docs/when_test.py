@@ -1,0 +1,77 @@
+"""What docs/when.md says in words is what the tables beside it say, and those of the pages that it links to."""
+
+import json
+import re
+
+import pytest
+
+from late_phase_cli import advice, law_table, noise_law
+from tools.develop import outcomes
+
+
+def words():
+    with open("docs/when.md") as file:
+        return " ".join(file.read().split())
+
+
+@pytest.fixture(scope="module")
+def first_records():
+    """The late phases of the first records: {(units, learning rate): comparison}."""
+    found = law_table.comparisons(law_table.read_all(*outcomes.TEXT))
+    return {
+        (one.treated.config["units"], one.treated.config["learning_rate"]): one
+        for one in found
+        if one.treated.treatment == "late-phase" and one.treated.config["sigma"] == 0.35
+    }
+
+
+def test_law_and_records(first_records):
+    text = words()
+    fast = [first_records[96, 0.001], first_records[64, 0.001]]
+    for one in fast:
+        assert abs(one.measured() - one.predicted() - one.progress_lost()) < 0.0055
+    assert "off by 0.005 or less" in text
+    worse = [f"{one.difference():.3f}" for one in fast]
+    assert f"worse than its network by {worse[0]} and {worse[1]}" in text
+    others = [first_records[128, 0.001], first_records[64, 0.004]]
+    better = [f"{one.predicted() - one.measured():.3f}" for one in others]
+    assert f"better than the law by {better[0]} and {better[1]}, and by more" in text
+    assert all(one.progress_lost() > 0 for one in others)
+
+
+def test_none_of_the_first_records_stands_on_a_plateau(first_records):
+    assert "None of the first records stands on a plateau." in words()
+    for one in first_records.values():
+        plain = [run for run, _ in one.pairs]
+        excess = sum(run.loss() - run.loss("swa") for run in plain) / len(plain)
+        run = plain[0]
+        fall = advice.fall_ahead([other.trend() for other in plain], run.epochs, run.late_epochs)
+        assert not advice.is_plateau(excess, fall), run.folder
+
+
+def test_the_papers_row():
+    assert "1.663 and with SWA 1.616; for K = 10 the law gives 1.631" in words()
+    assert f"{noise_law.accumulated(1.663, 1.616, 10):.3f}" == "1.631"
+
+
+def test_progress_as_written():
+    """The formula of the page is noise_law's."""
+    assert "b ln(1 + n/T0) − b ln(1 + n/(√K T0)) less." in words()
+    trend = noise_law.Trend(3, 0.2)
+    written = 0.2 * (noise_law.math.log(1 + 5 / 9) - noise_law.math.log(1 + 5 / (10**0.5 * 9)))
+    assert noise_law.progress_lost(trend, 9, 5, 10**0.5) == pytest.approx(written)
+
+
+def mean(record, model, metric):
+    with open(f"docs/results/{record}/results.json") as file:
+        runs = [run for run in json.load(file)["runs"] if run["model"] == model]
+    return sum(run["test"]["collapsed"][metric] for run in runs) / len(runs)
+
+
+def test_where_it_did_not_help():
+    text = words()
+    late, plain = (mean("enwik8-quick", model, "bpc") for model in ("late-phase", "rank1"))
+    assert f"{late:.3f} against {plain:.3f} bits per character in ten short epochs" in text
+    wrn = [mean("cifar-wrn-16-2-small", model, "accuracy") for model in ("base", "late-phase")]
+    (points,) = re.findall(r"the late-phase network ended (\S+) points below the plain one", text)
+    assert points == f"{100 * (wrn[0] - wrn[1]):.1f}"

@@ -3,6 +3,12 @@
 One run (config.toml, metrics.jsonl): training and validation, or test where there is no validation part, over the epochs, with the
 start of the late phase and of SWA. Several (RUN/MODEL or RUN/seed-N/MODEL): the evaluations of all models, the mean over the seeds with
 its spread, in RUN/curves.png; and each run's own.
+
+Lines of kind "members" make a second panel below a run's curves; a run without them has none. They have `step`, `epoch`, and
+- member_spread: the members' root-mean-square distance from their mean, relative to the mean's root mean square, over all
+  late-phase weights;
+- gradient_agreement: the mean cosine between the base gradients of two members of a cycle; 1 if they all agree.
+A line may have either or both; further keys, such as "member_spread/NAME" of a single weight, are not drawn.
 """
 
 import collections
@@ -16,6 +22,11 @@ from late_phase_cli import plot_style, run_files
 from late_phase_cli.errors import UserError
 from late_phase_cli.run_files import METRICS, Series, series
 
+# Of lines of kind "members": their names in the second panel.
+MEMBERS = {
+    "member_spread": "spread of the members",
+    "gradient_agreement": "agreement of their gradients",
+}
 COLOURS = {"base": plot_style.GREY, "rank1": plot_style.ORANGE, "late-phase": plot_style.BLUE}
 OTHER_COLOURS = ["#2e8b57", "#8b4f9f", "#b03a48", "#8a7a1f"]
 
@@ -30,6 +41,7 @@ class Run:
     training: Series
     split: str  # of the evaluations: validation, or test for a run without
     evaluations: dict  # "collapsed", "swa" -> Series; those that have values
+    members: dict = dataclasses.field(default_factory=dict)  # key of MEMBERS -> Series, likewise
 
 
 class PlotError(UserError):
@@ -56,6 +68,8 @@ def load_run(folder):
             )
             for weights in ("collapsed", "swa")
         }
+        of_members = [row for row in rows if row["kind"] == "members"]
+        members = {name: series(of_members, name) for name in MEMBERS}
     except KeyError as error:
         raise PlotError(
             f"every line of metrics.jsonl must have {error}. Received: {path}"
@@ -79,6 +93,7 @@ def load_run(folder):
         training,
         split,
         evaluations,
+        {name: one for name, one in members.items() if one.values},
     )
 
 
@@ -146,12 +161,21 @@ def draw_starts(axes, starts):
         )
 
 
-def new_figure(title, metric):
-    figure, axes = plot_style.pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(metric.label)
-    return figure, axes
+def new_figure(title, metric, panels=1):
+    """The axes of the metric, and those of the second panel if there are two."""
+    figure, axes = plot_style.pyplot.subplots(
+        panels,
+        figsize=(6.4, 4.2 if panels == 1 else 5.8),
+        height_ratios=[3, 1.2][:panels],
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    axes = list(axes[:, 0])
+    axes[0].set_title(title, fontsize=10)
+    axes[-1].set_xlabel("epoch")
+    axes[0].set_ylabel(metric.label)
+    return figure, *axes
 
 
 def finish(axes, drawn, metric, starts):
@@ -165,13 +189,33 @@ def finish(axes, drawn, metric, starts):
     axes.figure.legend(frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
 
 
+def draw_members(axes, members):
+    """Spread on the left axis, agreement, which is between -1 and 1, on the right one."""
+    sides = {name: axes.twinx() if name == "gradient_agreement" else axes for name in members}
+    if "member_spread" not in members:
+        axes.set_yticks([])
+    for name, colour in zip(MEMBERS, (plot_style.BLUE, plot_style.ORANGE)):
+        if name in members:
+            one = members[name]
+            sides[name].plot(
+                one.epochs, one.values, color=colour, linewidth=1.5, marker=".", markersize=4
+            )
+            sides[name].set_ylabel(MEMBERS[name], color=colour, fontsize=8)
+            sides[name].tick_params(axis="y", colors=colour, labelsize=8)
+            sides[name].spines["top"].set_visible(False)
+    plot_style.finish_axes(axes)
+
+
 def draw_run(run):
     if not run.training.values and not run.evaluations:
         raise PlotError(
             f"metrics.jsonl must have a line to draw. Received: {os.path.join(run.folder, 'metrics.jsonl')}"
         )
     metric, colour = METRICS[run.program], COLOURS.get(run.model, OTHER_COLOURS[0])
-    figure, axes = new_figure(f"{run.program}, {run.model}, seed {run.seed}", metric)
+    title = f"{run.program}, {run.model}, seed {run.seed}"
+    figure, axes, *below = new_figure(title, metric, 2 if run.members else 1)
+    for panel in below:
+        draw_members(panel, run.members)
     if run.training.values:
         axes.plot(
             run.training.epochs,

@@ -144,6 +144,41 @@ def test_single_run_is_drawn_as_it_was_written(tmp_path, program):
 
 
 @pytest.mark.parametrize(
+    "names", [("member_spread", "gradient_agreement"), ("member_spread",), ("gradient_agreement",)]
+)
+def test_members_have_a_panel_of_their_own(tmp_path, names):
+    written = make_run(tmp_path / "run", "late-phase")
+    values = {"member_spread": [0.1, 0.05, 0.04], "gradient_agreement": [0.9, 0.4, None]}
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        for i, epoch in enumerate((3, 4, 5)):
+            line = {"kind": "members", "step": 10 * epoch, "epoch": epoch, "member_spread/u": 7}
+            file.write(json.dumps(line | {name: values[name][i] for name in names}) + "\n")
+    run = plot.load_run(str(tmp_path / "run"))
+    assert list(run.members) == list(names)
+    figure = plot.draw_run(run)
+    assert lines_of(figure)["validation"] == written["collapsed"]  # as without them
+    drawn = {
+        axes.get_ylabel(): list(zip(line.get_xdata(), line.get_ydata()))
+        for axes in figure.axes[1:]
+        for line in axes.lines
+    }
+    assert list(drawn) == [plot.MEMBERS[name] for name in names]
+    for name in names:
+        shown = drawn[plot.MEMBERS[name]]
+        assert shown[:2] == list(zip((3, 4), values[name]))
+        assert len(shown) == 3 and (values[name][2] is not None or math.isnan(shown[2][1]))
+    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
+    plot.main(str(tmp_path / "run"))
+    assert_png(tmp_path / "run" / "curves.png", height=870)
+
+
+def test_without_members_the_plot_has_one_panel(tmp_path):
+    make_run(tmp_path / "run", "late-phase")
+    run = plot.load_run(str(tmp_path / "run"))
+    assert run.members == {} and len(plot.draw_run(run).axes) == 1
+
+
+@pytest.mark.parametrize(
     "model, t0, swa_start, starts",
     [
         ("base", 2, 4, {"SWA": 4}),

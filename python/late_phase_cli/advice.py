@@ -60,9 +60,27 @@ def outcomes():
     return json.loads(pathlib.Path(__file__).with_name("outcomes.json").read_text("utf-8"))
 
 
-def is_plateau(excess, fall):
-    """Where there is more noise to remove than progress to lose."""
-    return excess > 0 and fall < excess
+# What a run is like, by its noise and by the fall ahead of it.
+QUIET, FALLING, PLATEAU = "quiet", "falling", "plateau"
+_STAGES = {
+    QUIET: "without noise",
+    FALLING: "with noise, but not on a plateau",
+    PLATEAU: "on a plateau",
+}
+# Of recorded runs: as many are needed before they decide.
+_SEEDS = 3
+
+
+def is_told(excess, loss, half_width=math.nan):
+    """Whether there is noise at all. Several seeds say how certain it is, one does not."""
+    return excess > (TOLD * abs(loss) if math.isnan(half_width) else half_width)
+
+
+def stage_of(excess, fall, told):
+    """On a plateau there is more noise to remove than progress to lose."""
+    if not told:
+        return QUIET
+    return PLATEAU if fall < excess else FALLING
 
 
 def fall_ahead(trends, end, late_epochs):
@@ -78,7 +96,9 @@ def advise(measured, recorded=None):
     noise = paired.difference(
         dict(enumerate(measured.losses)), dict(enumerate(measured.swa_losses))
     )
-    fall = lost = plateau = None
+    told = is_told(noise.mean, loss, noise.half_width)
+    fall = lost = None
+    stage = None if told else QUIET
     if measured.trends and None not in measured.trends and not sgd:
         fall = fall_ahead(measured.trends, measured.end, measured.late_epochs)
         start = measured.end - measured.late_epochs
@@ -91,34 +111,34 @@ def advise(measured, recorded=None):
                 for one in measured.trends
             ),
         )
-        plateau = is_plateau(noise.mean, fall)
-    # Several seeds say how certain the noise is, one does not.
-    clear = noise.mean > (TOLD * abs(loss) if math.isnan(noise.half_width) else noise.half_width)
-    floor = swa if clear else loss
-    accumulated = None if sgd else noise_law.accumulated(loss, floor, measured.members)
-    if plateau is False and fall > WORTH * abs(loss):
-        choice = "train longer"
-    elif not clear:
-        choice = "nothing"
-    elif not sgd and plateau is not None and members_help(recorded):
+        stage = stage_of(noise.mean, fall, told)
+    accumulated = (
+        None if sgd else noise_law.accumulated(loss, swa if told else loss, measured.members)
+    )
+    if not sgd and stage in (FALLING, PLATEAU) and members_help(recorded, stage):
         choice = "SWA and a late phase"
+    elif fall is not None and stage != PLATEAU and fall > WORTH * abs(loss):
+        choice = "train longer"
     else:
-        choice = "SWA"
+        choice = "SWA" if told else "nothing"
+    plateau = None
+    if fall is not None:
+        plateau = stage == PLATEAU or (stage == QUIET and fall <= WORTH * abs(loss))
     advice = Advice(noise.mean, noise.half_width, fall, plateau, accumulated, lost, choice)
     findings = [
-        *_noise_sentences(measured, advice, loss, swa, clear),
-        *([_PLATEAU_OF_SGD] if sgd else _plateau_sentences(measured, advice)),
-        *([_LAW_OF_SGD.format(K=measured.members)] if sgd else [_law(measured, advice, clear)]),
+        *_noise_sentences(measured, advice, loss, swa, told),
+        _PLATEAU_OF_SGD if sgd else _plateau(measured, advice, told),
+        _LAW_OF_SGD.format(K=measured.members) if sgd else _law(measured, advice, told),
     ]
     return dataclasses.replace(
         advice,
         findings=tuple(findings),
-        evidence=tuple(evidence_sentences(recorded, "cifar" if sgd else "enwik8", plateau)),
+        evidence=tuple(evidence_sentences(recorded, "cifar" if sgd else "enwik8", stage)),
         recommendation=_recommendation(advice, swa, measured),
     )
 
 
-def _noise_sentences(measured, advice, loss, swa, clear):
+def _noise_sentences(measured, advice, loss, swa, told):
     interval = "" if math.isnan(advice.excess_error) else f" ± {advice.excess_error:.4f}"
     seeds = len(measured.losses)
     change = (
@@ -130,7 +150,7 @@ def _noise_sentences(measured, advice, loss, swa, clear):
         f"Noise: the loss is {loss:.4f}, with SWA {swa:.4f}, which {change}"
         + (f" (mean of {seeds} seeds, 95 % interval)." if seeds > 1 else " (one seed).")
     )
-    if not clear:
+    if not told:
         yield "There is no noise in it that averaging could be seen to remove."
     if measured.swa_samples is not None and measured.swa_samples < FEW_SAMPLES:
         yield (
@@ -149,27 +169,26 @@ _LAW_OF_SGD = (
 )
 
 
-def _plateau_sentences(measured, advice):
+def _plateau(measured, advice, told):
     if advice.fall is None:
-        yield "Plateau: not known; a trend takes at least three epochs in the second half of the training."
-        return
-    verdict = {
-        True: "less than the noise: it stands on a plateau.",
-        False: "more than the noise: it does not stand on a plateau.",
-    }[advice.on_plateau]
-    yield (
+        return "Plateau: not known; a trend takes at least three epochs in the second half of the training."
+    size = ("less" if advice.on_plateau else "more") + " than the noise"
+    if not told:
+        size = "which is next to nothing" if advice.on_plateau else "which is worth waiting for"
+    verdict = "stands" if advice.on_plateau else "does not stand"
+    return (
         f"Plateau: at its own trend the loss would fall by another {advice.fall:.4f} in "
-        f"{measured.late_epochs:g} more epochs, {verdict}"
+        f"{measured.late_epochs:g} more epochs, {size}: it {verdict} on a plateau."
     )
 
 
-def _law(measured, advice, clear):
+def _law(measured, advice, told):
     K, when = measured.members, ""
     if measured.late_epochs is not None:
         when = f" in the last {measured.late_epochs:g} epochs"
     what = f"Law: one step per K = {K} minibatches, or a rate divided by √{K},{when} "
     lost = advice.progress_lost
-    if not clear:
+    if not told:
         cost = "" if lost is None else f"; slower steps may have cost up to {lost:.4f}"
         return f"{what}would have removed nothing{cost}."
     text = f"{what}would have left 1/√{K} of the noise: {advice.accumulated:.4f}"
@@ -189,48 +208,50 @@ def _range(values, digits=3):
     return low if low == high else f"{low} to {high}"
 
 
-def members_help(recorded):
-    """Whether recorded late phases on a plateau were better with SWA than their networks with SWA: on the mean, and mostly."""
+def members_help(recorded, stage):
+    """Whether recorded late phases of this stage, with SWA, were better than their networks with SWA: on the mean, and mostly."""
     found = [
-        one["late_phase"]["swa"]
+        one
         for one in recorded
-        if one["program"] == "enwik8" and one["plateau"] and "late_phase" in one
+        if one["program"] == "enwik8" and one["stage"] == stage and "late_phase" in one
     ]
+    changes = [one["late_phase"]["swa"] for one in found]
     return (
-        bool(found)
-        and statistics.fmean(found) < 0
-        and 3 * sum(value < 0 for value in found) >= 2 * len(found)
+        sum(one["seeds"] for one in found) >= _SEEDS
+        and statistics.fmean(changes) < 0
+        and 3 * sum(change < 0 for change in changes) >= 2 * len(changes)
     )
 
 
-def evidence_sentences(recorded, program, plateau):
-    """What recorded runs of the same kind show."""
+def evidence_sentences(recorded, program, stage):
+    """What recorded runs of the same stage show; of every stage if it is not known."""
     mine = [one for one in recorded if one["program"] == program]
     if program == "cifar":
         accuracies = [one["late_phase"]["collapsed"] for one in mine]
-        if not mine:
-            return
-        yield (
-            f"Recorded: on {len(mine)} image networks trained by SGD, a late phase changed the test accuracy by "
-            f"{_range(accuracies, 2)} points."
-        )
+        if mine:
+            yield (
+                f"Recorded: on {len(mine)} image networks trained by SGD, a late phase changed the test "
+                f"accuracy by {_range(accuracies, 2)} points."
+            )
         return
-    for kind in (True, False) if plateau is None else (plateau,):
-        of_kind = [one for one in mine if one["plateau"] == kind]
-        where = "on a plateau" if kind else "not on a plateau"
-        if not of_kind:
-            yield f"Recorded: no network {where} yet."
+    for one_stage in _STAGES if stage is None else (stage,):
+        of_stage = [one for one in mine if one["stage"] == one_stage]
+        if not of_stage:
+            yield f"Recorded: no network {_STAGES[one_stage]} yet."
         for name, text in (
-            ("late_phase", "a late phase changed the loss by"),
+            ("late_phase", "a late phase changed the test loss by"),
             ("accumulation", "accumulation changed it by"),
             ("members_add", "members added to accumulation"),
         ):
-            found = [one[name] for one in of_kind if name in one]
+            found = [one for one in of_stage if name in one]
             if found:
+                seeds = sum(one["seeds"] for one in found)
                 yield (
-                    f"Recorded: {where}, {text} {_range([one['collapsed'] for one in found])}, with SWA by "
-                    f"{_range([one['swa'] for one in found])} bits per character "
-                    f"({len(found)} setting{'s' * (len(found) > 1)})."
+                    f"Recorded: {_STAGES[one_stage]}, {text} "
+                    f"{_range([one[name]['collapsed'] for one in found])}, with SWA by "
+                    f"{_range([one[name]['swa'] for one in found])} bits per character "
+                    f"({len(found)} setting{'s' * (len(found) > 1)}, {seeds} "
+                    f"seed{'s' * (seeds > 1)} in all)."
                 )
 
 
@@ -246,8 +267,8 @@ def _recommendation(advice, swa, measured):
         return "leave it as it is: there is no noise to average away."
     if advice.choice == "SWA and a late phase":
         return (
-            f"a late phase with {measured.members} members, and SWA on top: recorded runs on a plateau were better with "
-            f"both than with SWA alone. Without another training, use what SWA has averaged ({swa:.4f})."
+            f"a late phase with {measured.members} members, and SWA on top: recorded runs like this one were "
+            f"better with both than with SWA alone. Without another training, use what SWA has averaged ({swa:.4f})."
         )
     if measured.optimizer == "sgd":
         return (

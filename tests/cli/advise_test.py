@@ -51,7 +51,7 @@ def test_the_interval_is_students(tmp_path):
         (0.08, 0.03, "SWA", True),
         (0.08, 0.5, "train longer", False),  # falls by 0.17
         (-0.01, 0.5, "train longer", False),
-        (-0.01, 0.001, "nothing", False),
+        (-0.01, 0.001, "nothing", True),
         (0.0005, 0.001, "nothing", True),  # too little to be told from nothing
         (0.01, -0.1, "SWA", True),  # rises: no progress to lose
     ],
@@ -75,10 +75,11 @@ def test_seeds_that_disagree_are_no_noise(tmp_path):
     assert "no noise" in " ".join(given.findings) and given.accumulated == pytest.approx(END)
 
 
-def outcome(plateau, swa, collapsed=-0.05, **more):
+def outcome(stage, swa, collapsed=-0.05, seeds=3, **more):
     return {
         "program": "enwik8",
-        "plateau": plateau,
+        "stage": stage,
+        "seeds": seeds,
         "late_phase": {"collapsed": collapsed, "swa": swa},
         **more,
     }
@@ -88,11 +89,15 @@ def outcome(plateau, swa, collapsed=-0.05, **more):
     "recorded, choice",
     [
         ([], "SWA"),
-        ([outcome(False, -0.1)], "SWA"),  # not of this kind
-        ([outcome(True, -0.01)], "SWA and a late phase"),
-        ([outcome(True, 0.01)], "SWA"),
-        ([outcome(True, -0.1), outcome(True, 0.01)], "SWA"),  # on the mean, but not mostly
-        ([outcome(True, -0.01), outcome(True, -0.01), outcome(True, 0.1)], "SWA"),
+        ([outcome("falling", -0.1)], "SWA"),  # not of this kind
+        ([outcome("plateau", -0.01)], "SWA and a late phase"),
+        ([outcome("plateau", -0.01, seeds=1)] * 2, "SWA"),  # too few
+        ([outcome("plateau", 0.01)], "SWA"),
+        (
+            [outcome("plateau", -0.1), outcome("plateau", 0.01)],
+            "SWA",
+        ),  # on the mean, but not mostly
+        ([outcome("plateau", -0.01), outcome("plateau", -0.01), outcome("plateau", 0.1)], "SWA"),
     ],
 )
 def test_records_decide_on_members(tmp_path, recorded, choice):
@@ -109,19 +114,20 @@ def test_evidence_is_of_the_same_kind():
         "members_add": {"collapsed": -0.01, "swa": 0.002},
     }
     recorded = [
-        outcome(True, -0.01, -0.06, **added),
-        outcome(True, 0.02, -0.03),
-        outcome(False, 0.5),
+        outcome("plateau", -0.01, -0.06, **added),
+        outcome("plateau", 0.02, -0.03),
+        outcome("falling", 0.5),
     ]
-    text = " ".join(advice.evidence_sentences(recorded, "enwik8", True))
-    assert "changed the loss by -0.060 to -0.030, with SWA by -0.010 to +0.020" in text
-    assert "(2 settings)" in text and "0.500" not in text
+    text = " ".join(advice.evidence_sentences(recorded, "enwik8", "plateau"))
+    assert "changed the test loss by -0.060 to -0.030, with SWA by -0.010 to +0.020" in text
+    assert "(2 settings, 6 seeds in all)" in text and "0.500" not in text
     assert (
-        "members added to accumulation -0.010, with SWA by +0.002" in text and "(1 setting)" in text
+        "members added to accumulation -0.010, with SWA by +0.002" in text
+        and "(1 setting, 3 seeds in all)" in text
     )
     unknown = " ".join(advice.evidence_sentences(recorded, "enwik8", None))
     assert "on a plateau" in unknown and "+0.500" in unknown
-    assert list(advice.evidence_sentences([], "enwik8", True)) == [
+    assert list(advice.evidence_sentences([], "enwik8", "plateau")) == [
         "Recorded: no network on a plateau yet."
     ]
 

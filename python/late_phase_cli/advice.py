@@ -155,7 +155,7 @@ def _noise_sentences(measured, advice, loss, swa, told):
     if measured.swa_samples is not None and measured.swa_samples < FEW_SAMPLES:
         yield (
             f"SWA has averaged {measured.swa_samples:g} samples only, which leaves noise in the average: "
-            "take samples several times an epoch (--swa-every 0.25) to see all of it."
+            "more of them, several an epoch, would show all of it."
         )
 
 
@@ -165,7 +165,7 @@ _PLATEAU_OF_SGD = (
 _LAW_OF_SGD = (
     "Law: it is Adam's, whose steps do not grow with the gradient. For SGD, to leading order, "
     "accumulation over {K} minibatches with their sum (γ = 1) leaves the noise as it is; with their mean "
-    "(γ = 1/{K}), or at a rate divided by {K}, it leaves 1/{K} of the noise at a {K}th of the speed."
+    "(γ = 1/{K}), or at a rate divided by {K}, it leaves 1/{K} of the noise at 1/{K} of the speed."
 )
 
 

@@ -5,26 +5,14 @@ import dataclasses
 import math
 import os
 
-from late_phase_cli import files, noise_law, run_files
+from late_phase_cli import files, model_names, noise_law, run_files
 
 # What a program's optimizer lowers, as results.json and metrics.jsonl have it.
 LOSSES = {"enwik8": "bpc", "cifar": "nll"}
-# What is done to a network from T0 on, in the name of a model.
-TREATMENTS = ("accumulation", "lower-rate", "decay")
 
 
 class NotFinished(run_files.RunError):
     """The run has no results yet."""
-
-
-def parts_of(program, model):
-    """(network, treatment) of a model: ("rank1", "accumulation"), ("base", ""), ("rank1", "late-phase")."""
-    if model == "late-phase":
-        return "rank1" if program == "enwik8" else "base", model
-    for treatment in TREATMENTS:
-        if model == treatment or model.endswith(f"-{treatment}"):
-            return model.removesuffix(treatment).rstrip("-") or "base", treatment
-    return model, ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +36,11 @@ class FinishedRun:
 
     @property
     def network(self):
-        return parts_of(self.program, self.model)[0]
+        return model_names.parts_of(self.program, self.model)[0]
 
     @property
     def treatment(self):
-        return parts_of(self.program, self.model)[1]
+        return model_names.parts_of(self.program, self.model)[1]
 
     @property
     def epochs(self):

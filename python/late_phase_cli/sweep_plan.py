@@ -4,11 +4,10 @@ import dataclasses
 import itertools
 import re
 
+from late_phase_cli import model_names
 from late_phase_cli.errors import UserError
 
-# The model that `late-phase` is until its members are spawned: what one member means.
-SINGLE = {"cifar": "base", "enwik8": "rank1"}
-# Settings that such a model does not look at.
+# Settings that a network without members, or accumulation, does not look at.
 OF_MEMBERS = ("members", "t0", "sigma", "gamma")
 
 
@@ -72,7 +71,7 @@ def train_flags(program, model, values):
     flags = {"model": model, **values}
     if number(flags.get("members", "")) == 1:
         flags = {name: text for name, text in flags.items() if name not in OF_MEMBERS} | {
-            "model": SINGLE[program]
+            "model": model_names.single(program, flags["model"])
         }
     return [f"--{name.replace('_', '-')}={text}" for name, text in flags.items()]
 

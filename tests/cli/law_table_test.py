@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from late_phase_cli import law_table
+from late_phase_cli import law_table, model_names, sweep_plan
 from tests.support.made_up_runs import END, make_run
 
 
@@ -94,3 +94,21 @@ def test_a_fit_needs_several_k(tmp_path):
     make_run(tmp_path / "rank1", swa=END - 0.08)
     make_run(tmp_path / "accumulation", "rank1-accumulation", loss=END - 0.05, swa=END - 0.08)
     assert law_table.k_sweeps(law_table.comparisons(law_table.read_all(str(tmp_path)))) == []
+
+
+@pytest.mark.parametrize(
+    "model, network",
+    [
+        ("late-phase", "rank1"),
+        ("rank1-accumulation", "rank1"),
+        ("accumulation", "base"),
+        ("lower-rate", "base"),
+        ("rank1-decay", "rank1"),
+    ],
+)
+def test_one_member_is_the_network_itself(model, network):
+    """So that a sweep over K begins with what the others are compared with."""
+    assert model_names.parts_of("enwik8", model)[0] == network
+    assert model_names.parts_of("enwik8", network) == (network, "")
+    one, two = sweep_plan.plan_points("enwik8", model, {"members": ["1", "2"]}, grid=False)
+    assert one.flags == [f"--model={network}"] and f"--model={model}" in two.flags

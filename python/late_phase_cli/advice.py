@@ -192,7 +192,7 @@ def _law(measured, advice, told):
         cost = "" if lost is None else f"; slower steps may have cost up to {lost:.4f}"
         return f"{what}would have removed nothing{cost}."
     text = f"{what}would have left 1/√{K} of the noise: {advice.accumulated:.4f}"
-    if lost is not None:
+    if lost is not None and f"{lost:.4f}" != "0.0000":
         text += (
             f"; or up to {advice.accumulated + lost:.4f}, "
             f"if slower steps had cost all of the {lost:.4f} that the trend says"

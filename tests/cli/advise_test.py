@@ -61,6 +61,8 @@ def test_choices(tmp_path, noise, slope, choice, plateau):
     given = advice.advise(advice_runs.measured_of([run]), recorded=[])
     assert (given.choice, given.on_plateau) == (choice, plateau)
     assert given.excess == pytest.approx(noise) and given.fall >= 0 and given.progress_lost >= 0
+    # A loss that does not fall has no progress to lose, and none is spoken of.
+    assert ("or up to" in given.findings[-1]) == (noise >= 0.01 and slope > 0)
     word = {"SWA": "use what SWA", "train longer": "train longer", "nothing": "leave it"}[choice]
     assert given.recommendation.startswith(word)
 

@@ -17,7 +17,7 @@ from late_phase_cli import noise_law, paired
 FEW_SAMPLES = 5
 # A fall by a smaller share of the loss, in a whole late phase, is none worth waiting for.
 WORTH = 0.002
-# Noise that is a smaller share of the loss is not told from none by a single seed.
+# Noise that is a smaller share of the loss is not told from none by a seed or two.
 TOLD = 0.0005
 
 
@@ -71,9 +71,12 @@ _STAGES = {
 _SEEDS = 3
 
 
-def is_told(excess, loss, half_width=math.nan):
-    """Whether there is noise at all. Several seeds say how certain it is, one does not."""
-    return excess > (TOLD * abs(loss) if math.isnan(half_width) else half_width)
+def is_told(noises, loss):
+    """Whether there is noise at all, by the noise of each seed: three seeds or more say how certain it is."""
+    noise = paired.difference(dict(enumerate(noises)), dict.fromkeys(range(len(noises)), 0.0))
+    if len(noises) < 3:
+        return min(noises) > TOLD * abs(loss)
+    return noise.mean > noise.half_width
 
 
 def stage_of(excess, fall, told):
@@ -96,7 +99,7 @@ def advise(measured, recorded=None):
     noise = paired.difference(
         dict(enumerate(measured.losses)), dict(enumerate(measured.swa_losses))
     )
-    told = is_told(noise.mean, loss, noise.half_width)
+    told = is_told([x - y for x, y in zip(measured.losses, measured.swa_losses)], loss)
     fall = lost = None
     stage = None if told else QUIET
     if measured.trends and None not in measured.trends and not sgd:

@@ -20,3 +20,8 @@ def single(program, model):
     """The model that one member means: the network without a treatment."""
     network, treatment = parts_of(program, model)
     return network if treatment else LATE_PHASE_NETWORK[program]
+
+
+def has_members(program, model):
+    """Whether K makes a difference to it; a falling rate has none."""
+    return parts_of(program, model)[1] in ("late-phase", "accumulation", "lower-rate")

@@ -19,6 +19,7 @@ from late_phase_cli import (
     interrupt,
     locations,
     metric_names,
+    model_names,
     program,
     results,
     scheduler,
@@ -59,14 +60,15 @@ def settle(options):
                 f"`{name}` must be given by --over or by a flag, not both. "
                 f"Received: {flag} and --over {name}={','.join(options.axes[name])}"
             )
-    if "members" in options.axes and options.model not in (None, "late-phase"):
-        raise sweep_plan.SweepError(
-            f"`model` must be late-phase where members are varied; one member is the model without. Received: model={options.model}"
-        )
     options.model = options.model or "late-phase"
-    if options.model == "all":
+    if options.model in ("all", "all-controls"):
         raise sweep_plan.SweepError(
-            "`model` must be one model; --over model=… compares several. Received: model=all"
+            f"`model` must be one model; --over model=… compares several. Received: model={options.model}"
+        )
+    if "members" in options.axes and not model_names.has_members(options.program, options.model):
+        raise sweep_plan.SweepError(
+            "`model` must be late-phase, accumulation or lower-rate where members are varied; one member is the network "
+            f"without. Received: model={options.model}"
         )
 
 

@@ -30,7 +30,8 @@ def _text(comparisons):
         trends = [other.trend() for other in plain]
         if kind not in ("late_phase", "accumulation") or None in trends:
             continue
-        excess = statistics.fmean(other.loss() - other.loss("swa") for other in plain)
+        noises = [other.loss() - other.loss("swa") for other in plain]
+        excess = statistics.fmean(noises)
         loss = statistics.fmean(other.loss() for other in plain)
         fall = advice.fall_ahead(trends, run.epochs, run.late_epochs)
         key = law_table.network_key(run), run.config["t0"], run.config["members"]
@@ -41,7 +42,7 @@ def _text(comparisons):
             "seeds": len(plain),
             "excess": round(excess, 4),
             "fall": round(fall, 4),
-            "stage": advice.stage_of(excess, fall, advice.is_told(excess, loss)),
+            "stage": advice.stage_of(excess, fall, advice.is_told(noises, loss)),
         }
         change = {weights: one.difference(weights) for weights in ("collapsed", "swa")}
         # Several σ0: what was best with SWA speaks for the late phase.

@@ -245,10 +245,14 @@ def render_fit(sweep):
         )
     lines = text_table.render(["K", "measured", "fitted", "law"], rows)
     fit, floor = sweep.fit, statistics.fmean(sweep.fit.floors.values())
+    fitted = (
+        f"{floor:.3f} + {fit.excess:.3f} · K^−p, p = {fit.exponent:.2f} ± {fit.exponent_error:.2f} "
+        f"(standard error; the law: 0.5), residuals {fit.rms:.4f}"
+        if fit.excess > 0 and 0.05 < fit.exponent < 4
+        else "no fall with K that a power of it describes"
+    )
     return lines + [
         "",
         f"{sweep.run.network}: {setting_text(sweep.run)}; {len(seeds)} "
-        f"seed{'s' * (len(seeds) > 1)}. Fitted: {floor:.3f} + {fit.excess:.3f} · K^−p, "
-        f"p = {fit.exponent:.2f} ± {fit.exponent_error:.2f} (standard error; the law: 0.5), "
-        f"residuals {fit.rms:.4f}. SWA without accumulation: {swa:.3f}.",
+        f"seed{'s' * (len(seeds) > 1)}. Fitted: {fitted}. SWA without accumulation: {swa:.3f}.",
     ]

@@ -90,6 +90,16 @@ def test_fit_over_k(tmp_path):
     )
 
 
+def test_a_loss_that_rises_with_k_has_no_exponent(tmp_path):
+    make_run(tmp_path / "rank1", swa=END - 0.08)
+    for members, loss in ((2, 2.41), (5, 2.40), (10, 2.43), (20, 2.44)):
+        folder = tmp_path / f"members-{members}"
+        make_run(folder, "rank1-accumulation", loss=loss, swa=loss, members=members)
+    (sweep,) = law_table.k_sweeps(law_table.comparisons(law_table.read_all(str(tmp_path))))
+    last = law_table.render_fit(sweep)[-1]
+    assert "Fitted: no fall with K that a power of it describes. SWA" in last
+
+
 def test_a_fit_needs_several_k(tmp_path):
     make_run(tmp_path / "rank1", swa=END - 0.08)
     make_run(tmp_path / "accumulation", "rank1-accumulation", loss=END - 0.05, swa=END - 0.08)

@@ -97,14 +97,8 @@ def how_to_measure(folder, runs):
     command = shlex.join(
         [
             *("train", first.program, "--preset", os.path.join(preset, "config.toml")),
-            *(
-                "--swa-start",
-                f"{start:.3g}",
-                "--swa-every",
-                f"{every:.2g}",
-                "--out",
-                f"{folder}-swa",
-            ),
+            *("--swa-start", f"{start:.3g}", "--swa-every", f"{every:.2g}"),
+            *("--out", f"{folder}-swa"),
         ]
     )
     return [
@@ -115,8 +109,19 @@ def how_to_measure(folder, runs):
     ]
 
 
+def comparable(runs):
+    """The runs of the seeds that every model has; [] if they are of several trainings, or of one model."""
+    seeds = collections.defaultdict(set)
+    for run in runs:
+        seeds[run.model].add(run.seed)
+    if len(seeds) < 2 or sum(map(len, seeds.values())) < len(runs):
+        return []
+    common = set.intersection(*seeds.values())
+    return [run for run in runs if run.seed in common]
+
+
 def measured_here(runs):
-    """[(mean loss, name, whether it is a plain network)] of the models of a folder with and without SWA, the best first."""
+    """[(mean loss, name, whether it is a plain network)] of the models with and without SWA, the best first."""
     groups = collections.defaultdict(list)
     for run in runs:
         for weights, name in (("collapsed", ""), ("swa", " with SWA")):
@@ -168,8 +173,9 @@ def lines_of(folder):
         else:
             lines += how_to_measure(folder, group)
         lines.append("")
-    found = measured_here(runs)
-    if len({run.model for run in runs}) > 1:
+    compared = comparable(runs)
+    found = measured_here(compared)
+    if found:
         listed = ", ".join(f"{name} {mean:.4f}" for mean, name, _ in found)
         lines.append(f"Measured here: {listed}.")
     if given:
@@ -177,7 +183,7 @@ def lines_of(folder):
         lines += best.evidence
     if found and not found[0][2]:
         mean, name, _ = found[0]
-        seeds = len({run.seed for run in runs})
+        seeds = len({run.seed for run in compared})
         weight = f"mean of {seeds} seeds" if seeds > 1 else "one seed, which is no evidence"
         lines.append(f"Recommendation: {name}, the best that was measured here ({weight}).")
     elif given:

@@ -101,7 +101,7 @@ def read(folder):
         run = FinishedRun(folder, config, results, {})
         rows = run_files.read_metrics(os.path.join(folder, "metrics.jsonl"))
         curve = curve_of(rows, LOSSES[run.program], run.split)
-        if run.epochs <= 0 or not isinstance(run.loss(), (float, type(None))):
+        if run.epochs <= 0 or not isinstance(run.loss(), (int, float, type(None))):
             raise ValueError("no metrics of a run")
     except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise run_files.RunError(

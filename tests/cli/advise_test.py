@@ -186,11 +186,22 @@ def test_a_folder_is_compared_and_has_one_recommendation(tmp_path, monkeypatch):
     assert "Measured here: late-phase with SWA 2.3250, rank1 with SWA 2.3350, " in text
     assert text.count("Recommendation") == 1
     assert "Recommendation: late-phase with SWA, the best that was measured here (mean of 2" in text
+    # A seed that one of the models has not finished is not compared.
+    (tmp_path / "seed-1" / "base" / "results.json").unlink()
+    assert "Measured here: late-phase with SWA 2.3200, " in said(tmp_path)
     for seed in (0, 1):
         shutil.rmtree(tmp_path / f"seed-{seed}" / "late-phase")
-    assert "Recommendation (rank1, the better network): use what SWA has averaged (2.3350)" in said(
-        tmp_path
-    )
+    better = "Recommendation (rank1, the better network): use what SWA has averaged (2.3350)"
+    assert better in said(tmp_path)
+
+
+def test_several_trainings_in_a_folder_are_not_compared(tmp_path):
+    make_run(tmp_path / "one", swa=END - 0.08)
+    make_run(tmp_path / "two", swa=END - 0.08, learning_rate=0.001)
+    make_run(tmp_path / "three", "late-phase", loss=2, swa=2)
+    text = said(tmp_path)
+    assert text.count("rank1, seed 0;") == 2 and "Measured here" not in text
+    assert text.count("Recommendation") == 1
 
 
 @pytest.mark.parametrize("model", ["late-phase", "rank1-accumulation", "decay"])

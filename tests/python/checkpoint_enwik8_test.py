@@ -136,11 +136,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, text, tm
     for stream in (streams * MEMBERS)[: MEMBERS + 1]:
         with tf.GradientTape() as tape:
             value = loss(stream[np.newaxis, 1:], model(stream[np.newaxis, :-1], training=True))
-        # Of the embedding it is sparse, and cannot be summed over the members as it is.
-        gradients = [
-            tf.convert_to_tensor(gradient)
-            for gradient in tape.gradient(value, model.trainable_variables)
-        ]
+        gradients = tape.gradient(value, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     late_phase.checkpoint.save(model, run)
     result = program_runs.run("eval", run, "--data", text, "--threads", 2)

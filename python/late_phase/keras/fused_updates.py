@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 import late_phase
+from late_phase.keras import sparse_gradients
 from late_phase.keras.private import variable_key
 
 
@@ -39,6 +40,10 @@ class FusedRule:
         self._slots = slots
         self._hyper = hyper or {}
         self._attributes = attributes or {}
+
+    @property
+    def changes_rows_with_a_gradient_alone(self):
+        return self._name == "sgd"
 
     @classmethod
     def of(cls, optimizer, variables):
@@ -96,7 +101,11 @@ class FusedRule:
 
 
 class FusedBase:
-    """Base weights: one op accumulates the gradients and updates at the end of a cycle."""
+    """Base weights: one op accumulates the gradients and updates at the end of a cycle.
+
+    Sparse gradients are added to the sum row by row. At the end of a cycle SGD without momentum
+    changes the rows that the cycle touched; the others change all rows anyway.
+    """
 
     def __init__(self, owner, rule, variables):
         self._rule, self._key = rule, functools.partial(variable_key, owner)
@@ -109,13 +118,37 @@ class FusedBase:
             self._slots[self._key(variable)] = {name: slot.value for name, slot in slots.items()}
 
     def apply(self, strategy, pairs, now):
-        for variable, gradient in pairs:
-            strategy.extended.update(
-                tf_variable(variable),
-                self._update,
-                args=(self._slots[self._key(variable)], gradient, now),
-                group=False,
-            )
+        sparse = [pair for pair in pairs if sparse_gradients.is_sparse(strategy, pair[1])]
+        for pair in pairs:
+            if not any(pair is other for other in sparse):
+                self._apply(strategy, self._update, pair, now)
+        if not sparse:
+            return
+
+        def accumulate():
+            for variable, gradient in sparse:
+                total = self._slots[self._key(variable)]["sum"]
+                strategy.extended.update(
+                    total, sparse_gradients.accumulate, args=(gradient,), group=False
+                )
+
+        def update():
+            for pair in sparse:
+                self._apply(strategy, self._update_sparse, pair, now)
+
+        if now.is_late is None:
+            update()
+        else:
+            tf.cond(tf.equal(now.member, now.cycle - 1), update, accumulate)
+
+    def _apply(self, strategy, update, pair, now):
+        variable, gradient = pair
+        strategy.extended.update(
+            tf_variable(variable),
+            update,
+            args=(self._slots[self._key(variable)], gradient, now),
+            group=False,
+        )
 
     def _update(self, variable, slots, gradient, now):
         scalars = now.of_type[variable.dtype]
@@ -129,6 +162,26 @@ class FusedBase:
             lr=scalars.base_rate,
             grad=tf.cast(gradient, variable.dtype),
         )
+
+    def _update_sparse(self, variable, slots, gradient, now):
+        """At the end of a cycle."""
+        if not self._rule.changes_rows_with_a_gradient_alone:
+            self._update(variable, slots, sparse_gradients.dense(gradient), now)
+            return
+        scalars = now.of_type[variable.dtype]
+
+        def alone():
+            sparse_gradients.descend(variable, scalars.base_rate, gradient)
+
+        def with_the_sum():
+            sparse_gradients.accumulate(slots["sum"], gradient)
+            rate = scalars.base_rate * scalars.base_scale
+            sparse_gradients.descend(variable, rate, sparse_gradients.take(slots["sum"]))
+
+        if now.is_late is None:
+            alone()
+        else:
+            tf.cond(now.is_late, with_the_sum, alone)
 
 
 class FusedMembers:

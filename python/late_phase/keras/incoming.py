@@ -40,14 +40,3 @@ def unscaled(gradient, loss_scale_factor):
             gradient.values / loss_scale_factor, gradient.indices, gradient.dense_shape
         )
     return gradient / loss_scale_factor
-
-
-def require_dense(variables, gradients):
-    """For base weights, of members."""
-    for variable, gradient in zip(variables, gradients):
-        if isinstance(gradient, tf.IndexedSlices):
-            raise ValueError(
-                "Gradients of base weights must be dense, because they are summed over the members; in place of an Embedding, "
-                "a Dense layer without bias on one-hot inputs has such. "
-                f"Received: a sparse gradient of {path_of(variable)}"
-            )

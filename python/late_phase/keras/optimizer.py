@@ -14,6 +14,7 @@ from late_phase.keras.inner_optimizers import InnerOptimizers
 from late_phase.keras.member_gradients import member_row, require_one_member
 from late_phase.keras.members import MemberLayer, check_members, register
 from late_phase.keras.rows import make_equal, rows_differ, spawn
+from late_phase.keras.sparse_gradients import dense
 from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers, first_replica, square_norm
 
 
@@ -333,8 +334,6 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         base_gradients = [
             incoming.unscaled(gradients[key(v)], self.loss_scale_factor) for v in base_variables
         ]
-        if self.members > 1:
-            incoming.require_dense(base_variables, base_gradients)
         late_gradients = [
             incoming.unscaled(member_row(gradients[key(v)], member), self.loss_scale_factor)
             for v in late_variables
@@ -388,7 +387,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         if (
             parts.inner.clipnorm is not None
         ):  # before `start` gradients are clipped by the norm of all of them
-            base, late = first_replica(strategy, base), first_replica(strategy, late)
+            base = [(v, dense(g)) for v, g in first_replica(strategy, base)]
+            late = first_replica(strategy, late)
             now.base_square_norm, now.member_square_norm = tf.cond(
                 now.is_late,
                 lambda: (tf.constant(0, tf.float64), tf.constant(0, tf.float64)),

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from late_phase.keras.private import learning_rate_of, track, variable_key
+from late_phase.keras.sparse_gradients import accumulate as add_to
 
 
 class _ReducedContext(tf.distribute.ReplicaContext):
@@ -72,6 +73,14 @@ def _decay_scaled(optimizer, scale):
             setattr(optimizer, name, decay)
 
 
+def _sum_with(total, gradient):
+    """The tensor of a sum over a cycle and its last gradient; a sparse one is added in place."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return total + tf.cast(gradient, total.dtype)
+    add_to(total, gradient)
+    return tf.convert_to_tensor(total)
+
+
 class WrappedBase:
     """Base weights: gradients are summed over a cycle, and the optimizer is called at its end."""
 
@@ -105,7 +114,7 @@ class WrappedBase:
 
         def update():
             scaled = [
-                now.of_type[tf.as_dtype(v.dtype)].base_scale * (total.value + tf.cast(g, v.dtype))
+                now.of_type[tf.as_dtype(v.dtype)].base_scale * _sum_with(total.value, g)
                 for (v, g), total in zip(pairs, sums)
             ]
             clipped = _clip(scaled, self._clipnorm, now.member_square_norm)
@@ -116,7 +125,7 @@ class WrappedBase:
 
         def accumulate():
             for (_, gradient), total in zip(pairs, sums):
-                total.assign_add(tf.cast(gradient, total.dtype))
+                add_to(total.value, gradient)
 
         tf.cond(tf.equal(now.member, now.cycle - 1), update, accumulate)
 

@@ -41,7 +41,8 @@ CHECKED_BY = {
     "TensorFlow Lite": ["test_tensorflow_lite_takes_the_collapsed_model_only"],
     "TensorFlow.js, ONNX": [],
     "`use_ema`, `gradient_accumulation_steps`": ["optimizer_test.py::test_averages_and_sums_of_another_kind_are_refused"],
-    "`Embedding`, whose gradients are sparse": ["optimizer_test.py::test_sparse_gradients_of_base_weights_are_refused"],
+    "`Embedding`, whose gradients are sparse; tied, too": [
+        "sparse_test.py::test_training_is_the_plain_loop", "sparse_test.py::test_no_dense_array_is_made_before_the_end_of_a_cycle"],
 }  # fmt: skip
 
 X, Y = np.random.default_rng(0).normal(size=(24, 8)).astype("float32"), np.arange(24) % 4

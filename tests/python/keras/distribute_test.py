@@ -114,6 +114,31 @@ def expect_equal(model, expected, tolerance=1e-5):
         )
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_sparse_gradients_on_two_devices_are_those_of_one(name):
+    def trained(strategy):
+        with strategy.scope():
+            keras.utils.set_random_seed(1)
+            model = keras.Sequential(
+                [
+                    keras.Input((5,), dtype="int32"),
+                    keras.layers.Embedding(9, 4),
+                    keras.layers.GlobalAveragePooling1D(),
+                    late_phase.keras.Dense(4, members=K),
+                ]
+            )
+            optimizer = OPTIMIZERS.get(name, lambda: keras.optimizers.SGD(0.1))()
+            optimizer = late_phase.keras.LatePhaseOptimizer(optimizer, members=K, start=START)
+            model.compile(optimizer, LOSS(from_logits=True))
+        tokens = np.random.default_rng(0).integers(0, 9, (STEPS * BATCH, 5))
+        model.fit(tokens, data()[1], batch_size=BATCH, shuffle=False, verbose=0)
+        return model
+
+    one, two = trained(tf.distribute.get_strategy()), trained(two_devices())
+    expect_equal(two, one)
+    expect_replicas_in_step([*two.weights, *two.optimizer.variables])
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_fit_on_two_devices_is_that_of_one_with_the_joint_minibatch(name):
     one, two = fit(tf.distribute.get_strategy(), name), fit(two_devices(), name)

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 import late_phase.keras
+from tests.support import algorithm_1
+from tests.support.algorithm_1 import BETA1, BETA2, EPSILON, MOMENTUM, RATE
 
 K, START, CYCLES = 3, 4, 3
 STEPS = START + CYCLES * K + 2  # the last cycle is cut short
@@ -33,8 +35,6 @@ def make_model(members=K, seed=1):
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-# Numbers that a float holds exactly: Keras rounds some hyper-parameters to float on their way into a float64 graph.
-RATE, MOMENTUM, BETA1, BETA2, EPSILON = 0.125, 0.875, 0.875, 1 - 2.0**-10, 2.0**-14
 RULES = {
     "sgd": lambda: keras.optimizers.SGD(RATE),
     "momentum": lambda: keras.optimizers.SGD(RATE, momentum=MOMENTUM),
@@ -65,57 +65,19 @@ PATHS = {
 }
 
 
-class Rule:
-    """The update rules as Keras documents them, on one array."""
-
-    def __init__(self, name):
-        self.name, self.n, self.a, self.b = name, 0, 0.0, 0.0
-
-    def __call__(self, w, g):
-        self.n += 1
-        if self.name == "sgd":
-            return w - RATE * g
-        if self.name == "adam":
-            self.a, self.b = BETA1 * self.a + (1 - BETA1) * g, BETA2 * self.b + (1 - BETA2) * g * g
-            return w - RATE * np.sqrt(1 - BETA2**self.n) / (1 - BETA1**self.n) * self.a / (
-                np.sqrt(self.b) + EPSILON
-            )
-        self.a = MOMENTUM * self.a - RATE * g  # the velocity, which contains the learning rate
-        return w + (MOMENTUM * self.a - RATE * g if self.name == "nesterov" else self.a)
-
-
 def plain_loop(model, base_rule, member_rule, base_scale, steps=STEPS):
-    """Algorithm 1 without noise in numpy: base weights, [members of the head's kernel and bias]."""
+    """Algorithm 1 without noise: base weights, [members of the head's kernel and bias]."""
     x, y = data(steps)
-    hidden = [w.numpy() for w in model.get_layer("hidden").weights]
-    rows = [[w.numpy()[0] for w in model.get_layer("head").weights] for _ in range(K)]
-    base_rules, member_rules = (
-        [Rule(base_rule) for _ in hidden],
-        [[Rule(member_rule) for _ in rows[0]] for _ in range(K)],
+    hidden, head = (model.get_layer(name).get_weights() for name in ("hidden", "head"))
+
+    def loss(base, row, part):
+        z = tf.tanh(x[part] @ base[0] + base[1]) @ row[0] + row[1]
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y[part], z))
+
+    parts = [slice(t * BATCH, (t + 1) * BATCH) for t in range(steps)]
+    return algorithm_1.train(
+        loss, hidden, [w[0] for w in head], parts, K, START, base_rule, member_rule, base_scale
     )
-    sums = [0.0, 0.0]
-    for t in range(steps):
-        if t == START:
-            rows = [[w.copy() for w in rows[0]] for _ in range(K)]
-            member_rules = [[Rule(member_rule) for _ in rows[0]] for _ in range(K)]
-        late = t >= START
-        k = (t - START) % K if late else 0
-        part = slice(t * BATCH, (t + 1) * BATCH)
-        weights = [tf.constant(w) for w in hidden + rows[k]]
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            z = tf.tanh(x[part] @ weights[0] + weights[1]) @ weights[2] + weights[3]
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y[part], z))
-        gradients = [g.numpy() for g in tape.gradient(loss, weights)]
-        rows[k] = [rule(w, g) for rule, w, g in zip(member_rules[k], rows[k], gradients[2:])]
-        sums = [total + g for total, g in zip(sums, gradients)]
-        if not late or k == K - 1:
-            hidden = [
-                rule(w, (base_scale if late else 1) * g)
-                for rule, w, g in zip(base_rules, hidden, sums)
-            ]
-            sums = [0.0, 0.0]
-    return hidden, rows
 
 
 def expect_equal(model, hidden, rows, tolerance=1e-10):
@@ -445,22 +407,6 @@ def test_start_is_fixed():
     optimizer = late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), start=3)
     with pytest.raises(AttributeError):
         optimizer.start = 4
-
-
-def test_sparse_gradients_of_base_weights_are_refused():
-    model = keras.Sequential(
-        [
-            keras.Input((2,), dtype="int32"),
-            keras.layers.Embedding(5, 3, name="table"),
-            keras.layers.Flatten(),
-            late_phase.keras.Dense(CLASSES, members=K),
-        ]
-    )
-    model.compile(late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=K), LOSS)
-    with pytest.raises(
-        ValueError, match="must be dense.*Received: a sparse gradient of .*table/embeddings"
-    ):
-        model.train_on_batch(np.zeros((4, 2), np.int32), np.zeros(4, np.int32))
 
 
 def test_another_optimizer_is_refused():

@@ -18,6 +18,7 @@ Example:
 """
 
 from late_phase.keras.advice import advise
+from late_phase.keras.any_layer import Members
 from late_phase.keras.conversion import collapse, convert
 from late_phase.keras.ensemble import ensemble
 from late_phase.keras.layers import BatchNormalization, Dense
@@ -32,6 +33,7 @@ __all__ = [
     "BatchNormalization",
     "Dense",
     "LatePhaseOptimizer",
+    "Members",
     "Rank1Conv2D",
     "Rank1Dense",
     "Rank1LSTM",

@@ -1,14 +1,15 @@
 """From a plain Keras model to one with members, and back."""
 
 import tempfile
-import warnings
 
 import keras
 import numpy as np
 
+from late_phase.keras.any_layer import Members, enable_lora, exact_patterns, lora_of
+from late_phase.keras.choice import Choice, has_graph
 from late_phase.keras.layers import BatchNormalization, Dense
 from late_phase.keras.members import MemberLayer, check_members
-from late_phase.keras.private import flatten_layers, inner_layers, is_functional
+from late_phase.keras.private import flatten_layers, inner_layers, own_variables
 from late_phase.keras.probe import check_same_outputs
 from late_phase.keras.reestimation import reestimate_batch_norm
 
@@ -70,12 +71,16 @@ def collapse(model, dataset=None, steps=None, probe=None):
     return copy
 
 
-def convert(model, members, batch_norm=True, head=True, probe=None):
+def convert(model, members, weights="batch_norm + head", probe=None):
     """A copy of `model` with members, all of which start with what its layers have learned.
 
-    Layers inside others are converted where the outer layer's config holds them, as it does for
-    nested models, `TimeDistributed` and other wrappers. Layers that a layer of your own creates
-    itself get no members: a warning names each of them. `summary` lists what has members.
+    BatchNormalization and Dense layers that are chosen as a whole become those of late_phase.keras,
+    also inside nested models, `TimeDistributed` and other wrappers whose config holds them. Any
+    other layer with chosen weights is wrapped: `Members(layer, members, weights)`; so are layers of
+    your own that make the chosen layers themselves, whose BatchNormalization then has statistics
+    that the members share. `summary` lists what has members.
+
+    A model may be converted again, to give members to other weights, too.
 
     Example:
 
@@ -87,10 +92,14 @@ def convert(model, members, batch_norm=True, head=True, probe=None):
     [('BatchNormalization', 10), ('Dense', 10)]
 
     Args:
-      model: a Sequential or Functional model, trained or not.
+      model: a Sequential or Functional model, trained or not. Its class may be your own, with a
+        `train_step` of your own, if it is made from inputs and outputs as Functional models are.
       members: K.
-      batch_norm: whether the BatchNormalization layers get members.
-      head: whether the last layer, which must be Dense, gets members.
+      weights: what gets members. `"batch_norm"`: all BatchNormalization layers. `"head"`: the last
+        layer with weights of each output, Dense, EinsumDense or convolutional. `"normalization"`:
+        all normalisations. Anything else is a regular expression that is found in the path of a
+        trained weight, as `summary` prints it. Several are joined by " + ", or are a list. Or a
+        function of a variable to a bool.
       probe: inputs for `model`, on which it is compared with the copy; None: random ones made from
         its input signature. If that is impossible (strings, inputs that the model rejects), there
         is a warning and no comparison.
@@ -100,76 +109,79 @@ def convert(model, members, batch_norm=True, head=True, probe=None):
 
     Raises:
       ValueError: a layer has an option that the layer with members does not support, there is
-        nothing to convert, or the model has been converted already; or the copy's outputs differ
-        from those of `model`, which happens if `get_config` of a layer of your own leaves out
-        something that its outputs depend on.
+        nothing to convert, or what is chosen has members already; or the copy's outputs differ from
+        those of `model`, which happens if `get_config` of a layer of your own leaves out something
+        that its outputs depend on.
     """
     check_members(members)
     require_graph(model)
-    chosen = _chosen(model, members, batch_norm, head)
+    choice = Choice(model, weights)
+    _require_free(model, choice, members)
+    native = [layer for layer in flatten_layers(model) if _is_native(layer, choice)]
     copy, pairs = _copy(
         model,
-        lambda layer: (
-            _with_members(layer, members)
-            if layer in chosen and type(layer) in _WITH_MEMBERS
-            else None
-        ),
+        lambda layer: _with_members(layer, members) if layer in native else None,
+        lambda layer, other: _wrapped(layer, other, native, choice, members),
     )
-    left = list(
-        dict.fromkeys(
-            layer.path
-            for layer, other in pairs
-            if layer in chosen and not isinstance(other, MemberLayer)
-        )
-    )
-    if len(left) == len(chosen):
-        raise ValueError(
-            f"There must be a layer that can get members. Received: none but {', '.join(left)}, inside other layers or of other classes"
-        )
+    left = [
+        variable.path
+        for layer, other in pairs
+        if not isinstance(other, MemberLayer)
+        for variable, made in zip(own_variables(layer), own_variables(other))
+        if choice.has(variable) and not hasattr(made, "late_phase_members")
+    ]
     if left:
-        warnings.warn(
-            f"`convert` leaves {', '.join(left)} without members: they are made inside other layers, or are of classes of their own. "
-            f"To give them members, use late_phase.keras.BatchNormalization(members={members}) or Dense(members={members}) there",
-            stacklevel=2,
+        raise ValueError(
+            "Chosen weights must be of layers that can be copied one by one, or inside of them. "
+            f"Received: {', '.join(dict.fromkeys(left))}, to which no members could be given"
         )
     check_same_outputs(model, copy, pairs, probe)
     return copy
 
 
-def _chosen(model, members, batch_norm, head):
-    """The layers that should get members."""
-    layers = flatten_layers(model, include_self=False)
-    have = [layer for layer in layers if isinstance(layer, MemberLayer)]
-    chosen = [
-        layer
-        for layer in layers
-        if batch_norm and isinstance(layer, keras.layers.BatchNormalization)
-    ]
-    if head:
-        last = model
-        while inner_layers(last) and not isinstance(last, MemberLayer):
-            last = inner_layers(last)[-1]
-        if last not in have and type(last) is not keras.layers.Dense:
-            raise ValueError(
-                f"The last layer must be Dense to get members; else pass head=False. Received: {last.name}, {type(last).__name__}"
-            )
-        chosen.append(last)
-    converted = [layer for layer in chosen if layer in have] or (have if not chosen else [])
-    if converted:
-        raise ValueError(
-            "`model` must be without members in the layers to convert; this one has been converted already, or built with members. "
-            f"Received: {converted[0].name} with members={converted[0].members}"
-        )
-    for layer in have:
-        if layer.members != members:
+def _require_free(model, choice, members):
+    """Refuses a choice of what has members already."""
+    for layer in choice.layers:
+        if isinstance(layer, MemberLayer):
+            raise _converted(layer.name, layer.members)
+    for variable in choice.variables:
+        if hasattr(variable, "late_phase_members"):
+            raise _converted(variable.path, variable.late_phase_members)
+    for layer in flatten_layers(model):
+        if isinstance(layer, MemberLayer) and layer.members != members:
             raise ValueError(
                 f"`members` must be that of the layers that have members. Received: members={members}, {layer.members} in {layer.name}"
             )
-    if not chosen:
-        raise ValueError(
-            "There must be a BatchNormalization layer, or a head, to get members. Received: a model without"
-        )
-    return chosen
+
+
+def _converted(name, members):
+    return ValueError(
+        "`model` must be without members in the layers to convert; this one has been converted already, or built with members. "
+        f"Received: {name} with members={members}"
+    )
+
+
+def _is_native(layer, choice):
+    """Whether a layer becomes the one of late_phase.keras of its name."""
+    if type(layer) not in _WITH_MEMBERS or getattr(layer, "lora_enabled", False):
+        return False
+    trained = layer.trainable_variables
+    return layer in choice.layers or bool(trained) and all(map(choice.has, trained))
+
+
+def _wrapped(layer, other, native, choice, members):
+    """`other`, the copy of a layer, if it has all chosen members inside; else Members around one."""
+    variables = [v for v in layer.trainable_variables if choice.has(v)]
+    inside = [inner for inner in flatten_layers(layer) if inner in native]
+    made = [inner for inner in flatten_layers(other) if isinstance(inner, MemberLayer)]
+    reached = {id(v) for inner in inside for v in inner.variables}
+    if not variables or (len(made) == len(inside) and all(id(v) in reached for v in variables)):
+        return other
+    if isinstance(layer, Members):
+        variables, layer = [*layer.member_variables(), *variables], layer.layer
+    plain = layer.__class__.from_config(layer.get_config())
+    patterns = exact_patterns(layer, variables)
+    return Members.with_lora(plain, lora_of(layer), members=members, weights=patterns)
 
 
 def _with_members(layer, members):
@@ -195,15 +207,16 @@ def _with_members(layer, members):
     )
 
 
-def has_graph(model):
-    """Whether a model's layers, and how they are called, are known one by one."""
-    return isinstance(model, keras.Sequential) or is_functional(model)
+# What a class of models may do in its own way, which a copy of another class would not.
+_METHODS = ("call", "compute_loss", "compute_metrics", "predict_step", "test_step", "train_step")
 
 
 def require_graph(model):
     if not has_graph(model):
         raise ValueError(
-            f"`model` must be Sequential or Functional, whose layers are known one by one. Received: {type(model).__name__}"
+            "`model` must be Sequential or Functional, whose layers are known one by one; in a class of your own, use "
+            "late_phase.keras.Members(layer, members=K) around the layers that get members. "
+            f"Received: {type(model).__name__}"
         )
     if not model.built:
         raise ValueError(
@@ -211,11 +224,21 @@ def require_graph(model):
         )
 
 
-def _copy(model, replace):
+def _require_same_class(model, copy):
+    own = [name for name in _METHODS if getattr(type(model), name) is not getattr(type(copy), name)]
+    if own:
+        raise ValueError(
+            "A class of models must be made from inputs and outputs alone, as Functional ones are, to be copied: its constructor must be "
+            f"that of keras.Model. Received: {type(model).__name__}, whose {', '.join(own)} the copy would lack"
+        )
+
+
+def _copy(model, replace, wrap=lambda layer, other: other):
     """A copy of `model` with its state, and the pairs (layer, its copy) at any depth.
 
     Where `replace(layer)` is a layer, it takes the layer's place; of one inside another layer only
-    if that one's config has it.
+    if that one's config has it. `wrap(layer, other)` has the last word on the copy of a layer that
+    is no model.
     """
     require_graph(model)
     made = []
@@ -223,7 +246,7 @@ def _copy(model, replace):
     def clone(layer):
         if not isinstance(layer, keras.Layer):  # an operation of a Functional model
             return layer.__class__.from_config(layer.get_config())
-        other = replace(layer) or _remade(layer, replace)
+        other = wrap(layer, replace(layer) or _remade(layer, replace))
         made.append((layer, other))
         return other
 
@@ -233,6 +256,7 @@ def _copy(model, replace):
         copy = keras.models.clone_model(model, clone_function=clone, recursive=True)
     finally:
         model.compiled = compiled
+    _require_same_class(model, copy)
     pairs = [pair for layer, other in made for pair in _pairs(layer, other)]
     for layer, other in pairs:
         _copy_state(layer, other)
@@ -265,6 +289,8 @@ def _remade(layer, replace):
 
 def _pairs(layer, other):
     """(layer, its copy) for a layer and those inside it; not for those inside a replaced one."""
+    if isinstance(layer, Members) != isinstance(other, Members):
+        layer, other = (x.layer if isinstance(x, Members) else x for x in (layer, other))
     yield layer, other
     if type(layer) is type(other):
         inner, inner_others = inner_layers(layer), inner_layers(other)
@@ -283,9 +309,9 @@ def _copy_state(layer, other):
     if isinstance(layer, MemberLayer) and not isinstance(other, MemberLayer):
         other.set_weights(layer.plain_weights())
     elif isinstance(other, MemberLayer) and not isinstance(layer, MemberLayer):
-        other.set_weights(
-            [np.repeat(w[np.newaxis], other.members, axis=0) for w in layer.get_weights()]
-        )
+        other.set_weights([_equal_rows(w, other.members) for w in layer.get_weights()])
+    elif any(hasattr(v, "late_phase_members") for x in (layer, other) for v in own_variables(x)):
+        _copy_rows(layer, other)
     else:
         # What Keras does to save a layer and load it: it includes state that is no weight, and what is computed from the weights.
         store = {}
@@ -295,3 +321,22 @@ def _copy_state(layer, other):
             with tempfile.TemporaryDirectory() as folder:
                 layer.save_assets(folder)
                 other.load_assets(folder)
+
+
+def _copy_rows(layer, other):
+    """Of layers inside of `Members`, or of what was or becomes such a layer."""
+    enable_lora(other, lora_of(layer))
+    for variable, copy in zip(own_variables(layer), own_variables(other), strict=True):
+        members = getattr(variable, "late_phase_members", None)
+        others = getattr(copy, "late_phase_members", None)
+        value = variable.numpy()
+        if members and not others:
+            value = value.mean(axis=0, dtype=np.float64)
+        elif others and not members:
+            value = _equal_rows(value, others)
+        copy.assign(value)
+        copy.trainable = variable.trainable  # LoRA freezes a layer's own kernel
+
+
+def _equal_rows(value, members):
+    return np.repeat(value[np.newaxis], members, axis=0)

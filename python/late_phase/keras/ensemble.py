@@ -9,7 +9,8 @@ import inspect
 import keras
 import tensorflow as tf
 
-from late_phase.keras.conversion import has_graph, require_graph
+from late_phase.keras.choice import has_graph
+from late_phase.keras.conversion import require_graph
 from late_phase.keras.members import MemberLayer, register, split_members
 from late_phase.keras.private import flatten_layers, run_through_graph
 

@@ -36,7 +36,7 @@ def check_members(members):
     return members
 
 
-class _EqualRows(keras.initializers.Initializer):
+class EqualRows(keras.initializers.Initializer):
     """The rows of a [K, ...] variable, all of them what `row` gives for one."""
 
     def __init__(self, row):
@@ -87,6 +87,18 @@ def along_members(variable, x):
     )
 
 
+def load_rows(layer, store):
+    """Loads what `keras.layers.Layer.save_own_variables` has saved of a layer's own weights."""
+    for i, variable in enumerate(own_variables(layer)):
+        saved = store[str(i)].shape if str(i) in store else None
+        members = getattr(variable, "late_phase_members", None)
+        if saved and members and len(saved) == len(variable.shape) and saved[0] != members:
+            raise ValueError(
+                f"`members` must be that of the saved weights. Received: members={members} in {variable.path}, {saved[0]} saved"
+            )
+    keras.layers.Layer.load_own_variables(layer, store)
+
+
 def _rows_changed(layer):
     """Rows of a weight of `layer()` have been assigned, by whoever is not training it."""
     if layer() is not None and layer()._optimizer() is not None:
@@ -119,19 +131,30 @@ class MemberLayer(keras.layers.Layer):
         # Not cast as a whole in mixed precision: a call reads one row.
         variable = self.add_weight(
             shape=(self.members, *shape),
-            initializer=_EqualRows(initializer),
+            initializer=EqualRows(initializer),
             constraint=constraint,
             autocast=False,
             **kwargs,
         )
+        self.adopt(variable, keras.regularizers.get(regularizer))
+        watch(variable, self.rows_changed())
+        return variable
+
+    def adopt(self, variable, regularizer):
+        """Makes a variable [K, ...] one of this layer's weights with members."""
         variable.late_phase_members, variable.late_phase_layer = self.members, weakref.ref(self)
         if regularizer is not None:
-            regularizer = keras.regularizers.get(regularizer)
             variable.regularizer = lambda _: regularizer(
                 variable.late_phase_layer()._row_of_last_call(variable)
             )
-        watch(variable, functools.partial(_rows_changed, weakref.ref(self)))
-        return variable
+
+    def rows_changed(self):
+        """What is to be called when rows have been assigned, by whoever is not training them."""
+        return functools.partial(_rows_changed, weakref.ref(self))
+
+    def member_variables(self):
+        """The variables [K, ...] of this layer."""
+        return [v for v in own_variables(self) if hasattr(v, "late_phase_members")]
 
     def attach(self, optimizer):
         """Lets `optimizer` choose the member of a minibatch. `model.compile` calls this."""
@@ -170,14 +193,7 @@ class MemberLayer(keras.layers.Layer):
             for layer in flatten_layers(outermost_layer(self))
             if isinstance(layer, MemberLayer)
         ]
-        optimizer.prepare_rows(
-            [
-                v
-                for layer in layers
-                for v in own_variables(layer)
-                if hasattr(v, "late_phase_members")
-            ]
-        )
+        optimizer.prepare_rows([v for layer in layers for v in layer.member_variables()])
 
     def _row_of_last_call(self, variable):
         """As `row` in the last call; also outside a call, where Keras asks for losses."""
@@ -212,18 +228,7 @@ class MemberLayer(keras.layers.Layer):
         keras.layers.Layer.save_own_variables(self, store)
 
     def load_own_variables(self, store):
-        for i, variable in enumerate(own_variables(self)):
-            saved = store[str(i)].shape if str(i) in store else None
-            if (
-                saved
-                and hasattr(variable, "late_phase_members")
-                and len(saved) == len(variable.shape)
-                and saved[0] != self.members
-            ):
-                raise ValueError(
-                    f"`members` must be that of the saved weights. Received: members={self.members} in {variable.path}, {saved[0]} saved"
-                )
-        keras.layers.Layer.load_own_variables(self, store)
+        load_rows(self, store)
 
     def call_members(self, inputs):
         """Inference with all members, each on its part of the batch: [K*N, ...] -> [K*N, ...].

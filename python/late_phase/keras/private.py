@@ -5,7 +5,11 @@ tests/python/keras/private_test.py passes. That test has a case per name, which 
 here if the name is gone, and it allows no such name in any other file.
 """
 
+import contextlib
+import threading
+
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -20,8 +24,14 @@ def inner_layers(layer):
 
 
 def is_functional(model):
-    """Whether a model is Functional, a class that Keras does not export."""
-    return type(model).__name__ == "Functional"
+    """Whether a model is Functional, a class that Keras does not export, or of a class of these."""
+    return any(cls.__name__ == "Functional" for cls in type(model).__mro__)
+
+
+def producer(tensor):
+    """Of a symbolic tensor: the operation that made it, the inputs, and which output it is."""
+    operation, node, index = tensor._keras_history
+    return operation, operation._inbound_nodes[node].input_tensors, index
 
 
 def run_through_graph(model, inputs, call):
@@ -98,3 +108,74 @@ def watch(variable, after_assignment):
     """Calls `after_assignment()` whenever a Keras variable is assigned, loaded or restored."""
     variable.__class__ = _WatchedVariable
     variable.after_assignment = after_assignment
+
+
+_lent = threading.local()  # as each replica of tf.distribute has a thread
+
+
+class _MemberVariable(_WatchedVariable):
+    """[K, ...] to all but the layer that it was made by, to which a call lends one row, [...]."""
+
+    # Rows are cast, not all of them at once.
+    _autocast = property(lambda self: self._row() is not None and vars(self)["_autocast"])
+
+    def _row(self):
+        return getattr(_lent, "rows", {}).get(id(self))
+
+    @property
+    def value(self):
+        row = self._row()
+        return super().value if row is None else self._maybe_autocast(row)
+
+    @property
+    def shape(self):
+        row = self._row()
+        return super().shape if row is None else row.shape
+
+    @property
+    def ndim(self):
+        return len(self.shape)
+
+    def assign(self, value):
+        if self._row() is not None:
+            raise ValueError(
+                f"A weight with members must not be assigned by its layer in a call. Received: an assignment to {self.path}"
+            )
+        return super().assign(value)
+
+
+def add_rows(variable, members, equal_rows, after_assignment):
+    """Makes a Keras variable [...] one of [members, ...], in place, with equal rows.
+
+    Args:
+      variable: the variable, which a layer has made and refers to.
+      members: the number of rows.
+      equal_rows: a function of an initializer of [...] to that of [members, ...].
+      after_assignment: as in `watch`.
+    """
+    if variable._value is None:  # made in a symbolic call, at whose end it gets its value
+        variable._initializer = equal_rows(variable._initializer)
+    else:
+        strategy = getattr(variable._value, "distribute_strategy", tf.distribute.get_strategy())
+        with tf.init_scope(), strategy.scope():
+            if not variable._value.is_initialized():
+                raise ValueError(
+                    "A layer must be built before a training step is traced for its weights to get members: call the model once, or give "
+                    f"it an Input. Received: {variable.path}, without a value yet"
+                )
+            variable._initialize(np.repeat(variable.numpy()[np.newaxis], members, axis=0))
+    variable._shape = (members, *variable._shape)
+    variable._ndim += 1
+    variable.__class__ = _MemberVariable
+    variable.after_assignment = after_assignment
+
+
+@contextlib.contextmanager
+def rows_lent(pairs):
+    """Lets variables of `add_rows` be the given rows: (variable, row), in this thread."""
+    before = getattr(_lent, "rows", {})
+    _lent.rows = {**before, **{id(variable): row for variable, row in pairs}}
+    try:
+        yield
+    finally:
+        _lent.rows = before

@@ -25,8 +25,12 @@ CHECKED_BY = {
         "layers_test.py::test_mixed_precision_trains", "test_float64_trains", "test_weights_of_batch_norm_are_never_of_16_bits"],
     "Sequential, Functional and nested models, `keras.applications`": [
         "layers_test.py::test_converted_application_predicts_the_same_at_once", "ensemble_test.py::test_is_the_mean_of_single_members"],
-    "models of your own class": [
+    "Functional models of your own class, with a `train_step`": ["convert_test.py::test_a_functional_model_with_its_own_step_keeps_it"],
+    "models with a `call` of your own": [
         "test_a_model_of_ones_own_class_trains_and_is_not_collapsed", "training_mode_test.py::test_a_gradient_of_the_mean_is_refused"],
+    "any Keras layer, LoRA": [
+        "members_test.py::test_training_is_the_plain_loop", "convert_test.py::test_weights_are_chosen_by_name",
+        "members_test.py::test_lora_inside_a_block_is_saved_and_collapsed_to_one_adapter"],
     "`OneDeviceStrategy`, `MirroredStrategy`": [
         "test_one_device_strategy", "distribute_test.py::test_fit_on_two_devices_is_that_of_one_with_the_joint_minibatch",
         "distribute_test.py::test_a_loop_on_two_devices_is_fit"],

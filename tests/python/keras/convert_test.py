@@ -277,7 +277,10 @@ class Block(layers.Layer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.dense, self.norm = layers.Dense(4), layers.BatchNormalization(name="norm")
+        self.dense, self.norm = (
+            layers.Dense(4, name="dense"),
+            layers.BatchNormalization(name="norm"),
+        )
 
     def call(self, inputs, training=False):
         return self.norm(self.dense(inputs), training=training)
@@ -287,24 +290,25 @@ class OwnNorm(layers.BatchNormalization):
     pass
 
 
-def test_what_cannot_get_members_is_named():
+def test_layers_made_inside_others_get_members_too():
     model = keras.Sequential([
-        keras.Input((4,)), Block(name="first"), layers.BatchNormalization(name="free"), Block(name="second"), OwnNorm(name="own"), layers.Dense(2, name="head"),
+        keras.Input((4,)), Block(name="first"), layers.BatchNormalization(name="free"), OwnNorm(name="own"), layers.Dense(2, name="head"),
     ], name="net")  # fmt: skip
-    with pytest.warns(
-        UserWarning,
-        match="`convert` leaves net/first/norm, net/second/norm, net/own without members",
-    ) as warned:
-        converted = late_phase.keras.convert(scattered(model), members=3)
-    assert len(warned) == 1 and warned[0].filename == __file__
-    assert with_members(converted) == ["free", "head"]
-    np.testing.assert_allclose(converted(floats(5, 4)), model(floats(5, 4)), rtol=1e-5)
-    late_phase.keras.convert(
-        model, members=3, batch_norm=False
-    )  # asks for the head alone, and gets it
+    with keras.saving.custom_object_scope({"Block": Block, "OwnNorm": OwnNorm}):
+        converted = assert_copies_equal(scattered(model), floats(5, 4))
+    assert with_members(converted) == ["first", "free", "own", "head"]
+    late = [v.path for v in converted.weights if hasattr(v, "late_phase_members")]
+    assert late == [
+        *(f"net/first/norm/{name}" for name in ("gamma", "beta")),
+        *(f"net/free/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")),
+        *(f"net/own/{name}" for name in ("gamma", "beta")),
+        *(f"net/head/{name}" for name in ("kernel", "bias")),
+    ]
+    head = late_phase.keras.convert(model, members=3, weights="head")
+    assert with_members(head) == ["head"]
 
 
-def test_a_head_made_inside_a_layer_is_named():
+def test_a_head_made_inside_a_layer_gets_members():
     class Head(layers.Layer):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
@@ -316,13 +320,145 @@ def test_a_head_made_inside_a_layer_is_named():
     model = keras.Sequential(
         [keras.Input((4,)), layers.BatchNormalization(), Head(name="head")], name="net"
     )
-    with pytest.warns(UserWarning, match="`convert` leaves net/head/out without members"):
-        late_phase.keras.convert(model, members=3)
-    with pytest.raises(
-        ValueError,
-        match="There must be a layer that can get members. Received: none but net/head/out",
-    ):
-        late_phase.keras.convert(model, members=3, batch_norm=False)
+    converted = late_phase.keras.convert(scattered(model), members=3, weights="head")
+    late = [v.path for v in converted.weights if hasattr(v, "late_phase_members")]
+    assert late == ["net/head/out/kernel", "net/head/out/bias"]
+
+
+# --- which weights
+
+
+def transformer(heads=1):
+    tokens = keras.Input((5,), dtype="int32", name="tokens")
+    x = layers.Embedding(7, 6, name="embedding")(tokens)
+    attended = layers.MultiHeadAttention(2, 3, name="attention")(x, x)
+    x = layers.LayerNormalization(name="norm")(x + attended)
+    x = layers.Bidirectional(layers.GRU(3, name="gru"), name="both")(x)
+    x = layers.BatchNormalization(name="batch_norm")(x)
+    outputs = [
+        layers.Activation("softmax")(layers.Dense(4, name=f"head_{i}")(x)) for i in range(heads)
+    ]
+    return scattered(keras.Model(tokens, outputs if heads > 1 else outputs[0], name="net"))
+
+
+NORM = ["norm/gamma", "norm/beta"]
+BATCH_NORM = [f"batch_norm/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")]
+# What is chosen -> the paths of what gets members.
+CHOSEN = {
+    "batch_norm + head": [*BATCH_NORM, "head_0/kernel", "head_0/bias", "head_1/kernel", "head_1/bias"],
+    "head": ["head_0/kernel", "head_0/bias", "head_1/kernel", "head_1/bias"],
+    "normalization": [*NORM, *BATCH_NORM],
+    "norm/ + attention.*bias": [f"attention/{name}/bias" for name in ("query", "key", "value", "attention_output")]
+    + [*NORM, *BATCH_NORM],
+    "forward.*recurrent": ["forward_gru/gru_cell/recurrent_kernel"],
+    "head_1/bias": ["head_1/bias"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", CHOSEN)
+def test_weights_are_chosen_by_name(weights, tmp_path):
+    model, x = transformer(heads=2), np.arange(20).reshape(4, 5) % 7
+    converted = late_phase.keras.convert(model, members=3, weights=weights)
+    late = [v.path for v in converted.weights if hasattr(v, "late_phase_members")]
+    assert late == CHOSEN[weights]
+    for outputs, expected in zip(converted(x), model(x)):
+        np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+    converted.compile(
+        late_phase.keras.LatePhaseOptimizer(
+            keras.optimizers.Adam(0.01), members=3, start=1, sigma=0.1
+        ),
+        [keras.losses.SparseCategoricalCrossentropy()] * 2,
+    )
+    converted.fit(x, [np.arange(4)] * 2, batch_size=1, verbose=0)
+    converted.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    plain = late_phase.keras.collapse(converted)
+    ensemble = late_phase.keras.ensemble(converted)
+    for outputs, again, collapsed, averaged in zip(converted(x), loaded(x), plain(x), ensemble(x)):
+        np.testing.assert_array_equal(outputs, again)
+        np.testing.assert_allclose(outputs, collapsed, rtol=0, atol=1e-5)
+        assert averaged.shape == outputs.shape
+    assert not with_members(plain)
+
+
+def test_weights_may_be_a_list_or_a_function():
+    model = transformer()
+    listed = late_phase.keras.convert(model, members=3, weights=["norm/gamma", "head"])
+    chosen = late_phase.keras.convert(
+        model, members=3, weights=lambda v: v.path.endswith("norm/gamma") or "head" in v.path
+    )
+    paths = [
+        [v.path for v in copy.weights if hasattr(v, "late_phase_members")]
+        for copy in (listed, chosen)
+    ]
+    assert paths[0] == paths[1] == [
+        "norm/gamma", "batch_norm/gamma", "head_0/kernel", "head_0/bias"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "weights, message",
+    [
+        ("batchnorm", "found in paths of trained weights.*Received: weights='batchnorm', which chooses none"),
+        ("head + typo", "Received: weights='typo', which chooses none"),
+        (lambda v: False, "which chooses none"),
+        (3, "`weights` must be None, a regular expression.*Received: weights=3"),
+        (["head", 4], "Received: weights="),
+    ],
+)  # fmt: skip
+def test_a_choice_of_nothing_is_named(weights, message):
+    with pytest.raises(ValueError, match=message):
+        late_phase.keras.convert(transformer(), members=3, weights=weights)
+
+
+def test_a_head_of_another_kind_is_named():
+    inputs = keras.Input((5, 3))
+    recurrent = keras.Model(inputs, layers.Activation("tanh")(layers.LSTM(2, name="last")(inputs)))
+    summed = keras.Model(inputs, layers.Add()([layers.Dense(2)(inputs), layers.Dense(2)(inputs)]))
+    for model, name in ((recurrent, "last, LSTM"), (summed, "add.*, Add")):
+        with pytest.raises(ValueError, match=f"The head must be a Dense.*Received: {name}"):
+            late_phase.keras.convert(model, members=3, weights="head")
+
+
+class OwnStep(keras.Model):
+    """A Functional model with a training step of its own."""
+
+    def train_step(self, data):
+        return {**super().train_step(data), "own": 1.0}
+
+
+class OwnConstructor(OwnStep):
+    def __init__(self, size, **kwargs):
+        inputs = keras.Input((size,))
+        super().__init__(inputs, layers.Dense(2)(inputs), **kwargs)
+
+
+def test_a_functional_model_with_its_own_step_keeps_it():
+    inputs = keras.Input((4,))
+    model = OwnStep(inputs, layers.Dense(2)(layers.BatchNormalization()(inputs)))
+    converted = late_phase.keras.convert(scattered(model), members=3)
+    assert type(converted) is OwnStep
+    converted.compile(
+        late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=3, start=1), "mse"
+    )
+    logs = converted.fit(floats(6, 4), floats(6, 2), batch_size=2, verbose=0).history
+    assert logs["own"] == [1.0]
+    assert type(late_phase.keras.collapse(converted)) is OwnStep
+    with pytest.raises(ValueError, match="Received: OwnConstructor, whose train_step the copy"):
+        late_phase.keras.convert(OwnConstructor(4), members=3, weights="head")
+
+
+def test_a_model_of_ones_own_class_is_told_what_to_use():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+    with pytest.raises(ValueError, match=r"use late_phase.keras.Members\(layer, members=K\).*Own"):
+        late_phase.keras.convert(called(Own()), members=3)
 
 
 class Around(layers.Wrapper):
@@ -437,9 +573,10 @@ def plain_norm_and_head():
 def test_a_converted_model_says_so():
     converted = late_phase.keras.convert(plain_norm_and_head(), members=3)
     for options, layer in (
-        ({}, "head"),
-        ({"batch_norm": False}, "head"),
-        ({"head": False}, "norm"),
+        ({}, "norm"),
+        ({"weights": "head"}, "head"),
+        ({"weights": "batch_norm"}, "norm"),
+        ({"weights": "gamma"}, "net/norm/gamma"),
     ):
         with pytest.raises(
             ValueError,
@@ -449,15 +586,22 @@ def test_a_converted_model_says_so():
 
 
 def test_the_rest_of_a_converted_model_can_be_converted():
-    norm = late_phase.keras.convert(scattered(plain_norm_and_head()), members=3, head=False)
-    both = late_phase.keras.convert(scattered(norm), members=3, batch_norm=False)
+    norm = late_phase.keras.convert(
+        scattered(plain_norm_and_head()), members=3, weights="batch_norm"
+    )
+    both = late_phase.keras.convert(scattered(norm), members=3, weights="head")
     assert with_members(both) == ["norm", "head"]
     np.testing.assert_allclose(both(floats(5, 4)), norm(floats(5, 4)), rtol=1e-5)
+    wrapped = late_phase.keras.convert(transformer(), members=3, weights="attention.*query/bias")
+    twice = late_phase.keras.convert(scattered(wrapped), members=3, weights="attention.*key/bias")
+    assert [v.path for v in twice.weights if hasattr(v, "late_phase_members")] == [
+        "attention/query/bias", "attention/key/bias"
+    ]  # fmt: skip
     with pytest.raises(
         ValueError,
         match="`members` must be that of the layers that have members. Received: members=4, 3 in norm",
     ):
-        late_phase.keras.convert(norm, members=4, batch_norm=False)
+        late_phase.keras.convert(norm, members=4, weights="head")
 
 
 # --- summary

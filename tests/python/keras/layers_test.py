@@ -300,19 +300,21 @@ def stock(last):
         ),
         (
             lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2),
-            "The last layer must be Dense.*Received: re_lu.*ReLU",
+            "The head must be a Dense.*Received: no layer with weights",
         ),
         (
             lambda: late_phase.keras.convert(
                 stock(keras.layers.BatchNormalization(gamma_constraint="non_neg", name="norm")),
                 members=2,
-                head=False,
+                weights="batch_norm",
             ),
             "norm cannot get members: BatchNormalization with members has no such option. Received: gamma_constraint=",
         ),
         (
-            lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2, head=False),
-            "There must be a BatchNormalization layer",
+            lambda: late_phase.keras.convert(
+                stock(keras.layers.ReLU()), members=2, weights="batch_norm"
+            ),
+            "must choose weights that the model has. Received: weights='batch_norm'",
         ),
         (
             lambda: late_phase.keras.collapse(Subclassed()),

@@ -41,6 +41,16 @@ NAMES = {
         "run_through_graph",
         "call `model.operations` in order, or clone the model with a `call_function`",
     ),
+    "_keras_history": (
+        lambda: functional().outputs[0],
+        "producer",
+        "note what makes each tensor while `run_through_graph` calls the operations",
+    ),
+    "_inbound_nodes": (
+        layer,
+        "producer",
+        "note what each tensor is made of while `run_through_graph` calls the operations",
+    ),
     "_get_call_context": (
         layer,
         "outermost_layer` and `is_first_use",
@@ -81,6 +91,16 @@ NAMES = {
         keras.optimizers.SGD,
         "track",
         "hold the variable in a public attribute, which Keras tracks",
+    ),
+    "_initialize": (
+        lambda: keras.Variable(1.0),
+        "add_rows",
+        "make a new variable with rows and put it in the place of the layer's own",
+    ),
+    "_maybe_autocast": (
+        lambda: keras.Variable(1.0),
+        "add_rows",
+        "cast the row in `_MemberVariable.value` to `dtype`",
     ),
     "__internal__": (
         lambda: tf,
@@ -184,10 +204,23 @@ def test_is_functional():
     class Own(keras.Model):
         pass
 
+    class OwnFunctional(keras.Model):
+        pass
+
+    inputs = keras.Input((2,))
     assert private.is_functional(functional())
+    assert private.is_functional(OwnFunctional(inputs, keras.layers.Dense(1)(inputs)))
     assert not private.is_functional(
         keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     ) and not private.is_functional(Own())
+
+
+def test_producer_is_the_operation_with_its_inputs():
+    model = functional()
+    operation, inputs, index = private.producer(model.outputs[0])
+    assert operation is model.get_layer("relu") and index == 0
+    operation, inputs, _ = private.producer(inputs[0])
+    assert operation is model.get_layer("dense") and inputs[0] is model.inputs[0]
 
 
 def test_run_through_graph_calls_every_operation_with_its_inputs():
@@ -291,6 +324,63 @@ def test_watch_sees_every_assignment(tmp_path):
     assert len(seen) == 4, (
         "TensorFlow restores a variable otherwise: let _WatchedVariable in private.py override what it calls."
     )
+
+
+class Rows(keras.initializers.Initializer):
+    def __init__(self, row):
+        self.row = row
+
+    def __call__(self, shape, dtype=None):
+        return keras.ops.stack([self.row(shape[1:], dtype)] * shape[0])
+
+
+def test_a_variable_with_rows_is_a_row_where_it_is_lent():
+    made, seen = keras.layers.Dense(1, dtype="mixed_bfloat16"), []
+    made.build((None, 2))
+    before = made.kernel.numpy()
+    private.add_rows(made.kernel, 3, Rows, lambda: seen.append(1))
+    kernel = made.weights[0]  # the same object, of the same layer
+    assert kernel.shape == (3, 2, 1) and kernel.ndim == 3 and kernel.value.shape == (3, 2, 1)
+    np.testing.assert_array_equal(kernel.numpy(), [before] * 3)
+    kernel.assign(np.arange(6.0).reshape(3, 2, 1))
+    assert seen == [1]
+    x = np.array([[1.0, 1.0]])
+    with private.rows_lent([(kernel, tf.constant([[4.0], [5.0]]))]):
+        assert kernel.shape == (2, 1) and kernel.ndim == 2
+        assert made(x).dtype == tf.bfloat16 and float(made(x)[0, 0]) == 9.0
+        with pytest.raises(ValueError, match="must not be assigned"):
+            kernel.assign(np.zeros((2, 1)))
+    assert kernel.shape == (3, 2, 1) and kernel.value.dtype == tf.float32
+
+
+def test_a_variable_made_in_a_symbolic_call_gets_rows():
+    class Block(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            y = self.dense(x)
+            if self.dense.kernel.ndim == 2:
+                private.add_rows(self.dense.kernel, 3, Rows, lambda: None)
+            return y
+
+    block = Block()
+    block(keras.KerasTensor((4, 2)))
+    rows = block.dense.kernel.numpy()
+    assert rows.shape == (3, 2, 1) and rows.any()
+    np.testing.assert_array_equal(rows, [rows[0]] * 3)
+
+
+def test_rows_are_not_added_while_a_step_is_traced():
+    @tf.function
+    def step(x):
+        made = keras.layers.Dense(1)
+        made.build(x.shape)
+        private.add_rows(made.kernel, 3, Rows, lambda: None)
+
+    with pytest.raises(ValueError, match="must be built before a training step is traced"):
+        step(tf.ones((1, 2)))
 
 
 def test_require_known_refuses_others():

@@ -24,7 +24,7 @@ from late_phase.keras.ensemble import ensemble
 from late_phase.keras.layers import BatchNormalization, Dense
 from late_phase.keras.optimizer import LatePhaseOptimizer
 from late_phase.keras.rank1 import Rank1Conv2D, Rank1Dense
-from late_phase.keras.rank1_lstm import Rank1LSTM
+from late_phase.keras.rank1_lstm import Rank1LSTM, Rank1LSTMCell
 from late_phase.keras.reestimation import reestimate_batch_norm
 from late_phase.keras.summary import summary
 from late_phase.keras.swa import SWA
@@ -37,6 +37,7 @@ __all__ = [
     "Rank1Conv2D",
     "Rank1Dense",
     "Rank1LSTM",
+    "Rank1LSTMCell",
     "SWA",
     "advise",
     "collapse",

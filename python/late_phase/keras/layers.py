@@ -128,7 +128,8 @@ class BatchNormalization(MemberLayer):
 
     Scale, offset and moving statistics are [K, channels]. Training normalises by the minibatch, and
     uses and updates the rows of its member, chosen by `LatePhaseOptimizer`; inference uses the mean
-    of the members' rows. It runs as one fused op.
+    of the members' rows. It runs as one fused op; in stock ops where a mask says which values
+    count, or replicas normalise together.
 
     With members, a row's moving statistics are updated once in K minibatches, so each update moves
     them as far as K of Keras's: by momentum^K. Their mean over the members then covers as many
@@ -157,7 +158,7 @@ class BatchNormalization(MemberLayer):
       **kwargs: the options of every Keras layer: `name`, `dtype`, `trainable`.
 
     Raises:
-      ValueError: `momentum`, `epsilon` or `axis` is out of range; or there is a mask in training.
+      ValueError: `momentum`, `epsilon` or `axis` is out of range.
     """
 
     plain_class = keras.layers.BatchNormalization
@@ -208,10 +209,6 @@ class BatchNormalization(MemberLayer):
         self.built = True
 
     def call(self, inputs, training=False, mask=None):
-        if mask is not None and training:
-            raise ValueError(
-                "BatchNormalization with members takes no mask in training. Received: mask, from a layer before it"
-            )
         x = tf.reshape(inputs, [-1, inputs.shape[-1]])
         if not (
             training and self.trainable
@@ -222,8 +219,8 @@ class BatchNormalization(MemberLayer):
                 tf.constant(0),
                 is_training=False,
             ).y
-        elif self.synchronized and tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            y = self._train_together(x)
+        elif mask is not None or self._joins_replicas():
+            y = self._train_in_stock_ops(x, None if mask is None else tf.reshape(mask, [-1, 1]))
         else:
             y = self._train(x)
         outputs = tf.reshape(y, tf.shape(inputs))
@@ -256,15 +253,28 @@ class BatchNormalization(MemberLayer):
         self._move_statistics(result.saved_mean, biased)
         return result.y
 
-    def _train_together(self, x):
-        """With the statistics of all replicas, in stock ops: the fused op sees one replica only."""
+    def _joins_replicas(self):
+        return self.synchronized and tf.distribute.get_strategy().num_replicas_in_sync > 1
+
+    def _train_in_stock_ops(self, x, mask):
+        """With the statistics of all replicas, or of what is not masked, [n, 1].
+
+        The fused op sees one replica and all values.
+        """
         wide = tf.cast(x, self.moving_mean.dtype)
-        replicas, total = tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM
-        sums, count = replicas.all_reduce(
-            total, [tf.reduce_sum(wide, axis=0), tf.cast(tf.shape(wide)[0], wide.dtype)]
-        )
-        mean = sums / count
-        variance = replicas.all_reduce(total, tf.reduce_sum(tf.square(wide - mean), axis=0)) / count
+        mask = tf.ones([tf.shape(wide)[0], 1], wide.dtype) if mask is None else mask
+        mask = tf.cast(mask, wide.dtype)
+
+        def total(values):
+            if not self._joins_replicas():
+                return values
+            replicas = tf.distribute.get_replica_context()
+            return replicas.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+        sums, count = total([tf.reduce_sum(wide * mask, axis=0), tf.reduce_sum(mask)])
+        mean = tf.math.divide_no_nan(sums, count)
+        squares = total(tf.reduce_sum(tf.square(wide - mean) * mask, axis=0))
+        variance = tf.math.divide_no_nan(squares, count)
         self._move_statistics(mean, variance)
         scale = 1.0 if self.gamma is None else self.row(self.gamma, training=True)
         offset = 0.0 if self.beta is None else self.row(self.beta, training=True)

@@ -1,11 +1,14 @@
-"""The LSTM layer whose recurrent matrix has rank-1 factors per member, on the fused op."""
+"""LSTM layer and cell whose recurrent matrix has rank-1 factors per member; the layer is fused."""
+
+import contextlib
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import late_phase
 from late_phase.keras.members import register
-from late_phase.keras.rank1 import Rank1Layer
+from late_phase.keras.rank1 import Rank1Layer, scaled
 
 
 def _lstm(x, kernel, recurrent_kernel, bias, u, v, initial_h, initial_c, is_training=True):
@@ -36,6 +39,69 @@ def _inference(*inputs):
     return _lstm(*inputs, is_training=False), gradient
 
 
+@contextlib.contextmanager
+def _recurrent_kernel_replaced(cell, kernel):
+    """Lets a Keras LSTMCell compute with another recurrent kernel, a tensor."""
+    attributes = vars(cell)  # past the setter, which looks for weights
+    own, attributes["recurrent_kernel"] = cell.recurrent_kernel, kernel
+    try:
+        yield
+    finally:
+        attributes["recurrent_kernel"] = own
+
+
+@register
+class Rank1LSTMCell(Rank1Layer, keras.layers.LSTMCell):
+    """`keras.layers.LSTMCell` whose recurrent kernel is scaled by a member's rank-1 factors.
+
+    One step of `Rank1LSTM`, with the same weights, for `keras.layers.RNN` and loops of your own.
+    `Rank1LSTM` computes a whole sequence in one fused op, and is much faster.
+
+    Example:
+
+    >>> import keras, late_phase.keras
+    >>> cell = late_phase.keras.Rank1LSTMCell(4, members=10)
+    >>> states = [keras.ops.zeros((2, 4)), keras.ops.zeros((2, 4))]
+    >>> output, states = cell(keras.ops.ones((2, 3)), states)
+    >>> print(output.shape, cell.u.shape, cell.v.shape)
+    (2, 4) (10, 4) (10, 16)
+
+    Args:
+      units: the size of the output.
+      members: K, the number of members.
+      u_initializer, v_initializer: for the factors of one member; all members start equal. With
+        ones the cell starts out as Keras's.
+      **kwargs: the options of `keras.layers.LSTMCell`.
+
+    Call arguments:
+      inputs: [batch, features].
+      states: a list of h and c, [batch, units] each.
+      training: whether to use the factors of one member.
+    """
+
+    plain_class = keras.layers.LSTMCell
+
+    def __init__(self, units, members, u_initializer="ones", v_initializer="ones", **kwargs):
+        super().__init__(members, u_initializer, v_initializer, units=units, **kwargs)
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.add_factors(self.units, 4 * self.units)
+
+    def call(self, inputs, states, training=False):
+        dtype = self.dtype_for(inputs)
+        kernel = scaled(tf.cast(self.recurrent_kernel, dtype), *self.factors(training, dtype))
+        with _recurrent_kernel_replaced(self, kernel):
+            return super().call(inputs, states, training=training)
+
+    def plain_weights(self):
+        return [
+            self.kernel.numpy(),
+            self.plain_kernel(self.recurrent_kernel),
+            *([] if self.bias is None else [self.bias.numpy()]),
+        ]
+
+
 @register
 class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
     """`keras.layers.LSTM` whose recurrent kernel is scaled by a member's rank-1 factors.
@@ -57,17 +123,18 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
       members: K, the number of members.
       u_initializer, v_initializer: for the factors of one member; all members start equal. With
         ones the layer starts out as Keras's.
-      **kwargs: the options of `keras.layers.LSTM`, of which `activation`, `recurrent_activation`,
-        `recurrent_dropout`, `unroll` and `use_cudnn` must have their defaults. States, including
-        `stateful`, are as in Keras.
+      **kwargs: the options of `keras.layers.LSTM`, except `use_cudnn`. States, including `stateful`,
+        are as in Keras. With other activations, `unroll`, or `recurrent_dropout` in training, and
+        for masked sequences, Keras's loop over the steps takes the place of the fused op.
 
     Call arguments:
       inputs: [batch, time, features].
       initial_state: a list of h and c, [batch, units] each, or None for zeros.
+      mask: [batch, time], of which steps there are; or None.
       training: whether to use the factors of one member.
 
     Raises:
-      ValueError: an option has a value that the layer does not support, or there is a mask.
+      ValueError: an option has a value that the layer does not support.
     """
 
     plain_class = keras.layers.LSTM
@@ -75,16 +142,20 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
     def __init__(self, units, members, u_initializer="ones", v_initializer="ones", **kwargs):
         super().__init__(members, u_initializer, v_initializer, units=units, **kwargs)
         self._only_member = None  # whose factors a call uses, in call_members
-        self.require(
-            activation=keras.activations.tanh, recurrent_activation=keras.activations.sigmoid, recurrent_dropout=0, unroll=False,
-            use_cudnn="auto",
-        )  # fmt: skip
+        self.require(use_cudnn="auto")
 
     def build(self, sequences_shape, initial_state_shape=None):
         super().build(sequences_shape, initial_state_shape)
         self.add_factors(self.units, 4 * self.units)
 
-    def call_members(self, sequences, initial_state=None):
+    def set_weights(self, weights):
+        """Takes the arrays of `get_weights`; or those of a `keras.layers.LSTM`, and factors of one."""
+        if len(weights) == len(self.weights) - 2:
+            ones = [np.ones(factor.shape) for factor in (self.u, self.v)]
+            weights = [*ones, *weights]
+        super().set_weights(weights)
+
+    def call_members(self, sequences, initial_state=None, mask=None):
         if self.stateful:
             raise ValueError(
                 f"A pass over all members has no states to keep. Received: stateful=True in {self.path}"
@@ -94,13 +165,15 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
             if initial_state is None
             else zip(*(tf.split(state, self.members) for state in initial_state))
         )
+        masks = [None] * self.members if mask is None else tf.split(mask, self.members)
         outputs = []
-        for k, (part, state) in enumerate(zip(tf.split(sequences, self.members), states)):
+        for k, (part, own, state) in enumerate(
+            zip(tf.split(sequences, self.members), masks, states)
+        ):
             self._only_member = k
             try:
-                outputs.append(
-                    self.call(part, initial_state=None if state is None else list(state))
-                )
+                state = None if state is None else list(state)
+                outputs.append(self.call(part, initial_state=state, mask=own))
             finally:
                 self._only_member = None
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
@@ -112,13 +185,15 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
 
     def inner_loop(self, sequences, initial_state, mask, training=False):
         """What Keras's LSTM asks for: last output, outputs [batch, time, units], states."""
-        if any(m is not None for m in tf.nest.flatten(mask)):
-            raise ValueError(
-                f"Rank1LSTM takes no mask: the sequences of a batch are of one length. Received: a mask for {self.path}"
-            )
+        dtype = self.dtype_for(sequences)
+        mask = next((m for m in tf.nest.flatten(mask) if m is not None), None)
+        if mask is not None or not self._is_fused(training):
+            recurrent_kernel = tf.cast(self.cell.recurrent_kernel, dtype)
+            kernel = scaled(recurrent_kernel, *self.factors(training, dtype))
+            with _recurrent_kernel_replaced(self.cell, kernel):
+                return keras.layers.RNN.inner_loop(self, sequences, initial_state, mask, training)
         if training and self.dropout:
             sequences = sequences * self.cell.get_dropout_mask(sequences[:, 0])[:, tf.newaxis]
-        dtype = self.dtype_for(sequences)
         x = tf.cast(tf.transpose(sequences, [1, 0, 2]), dtype)  # [time, batch, features]
         if self.go_backwards:
             x = tf.reverse(x, [0])
@@ -135,6 +210,15 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
             *(tf.cast(state, dtype) for state in initial_state),
         )
         return final_h, tf.transpose(h, [1, 0, 2]), [final_h, final_c]
+
+    def _is_fused(self, training):
+        """Whether the op does what the options ask for."""
+        return (
+            self.activation is keras.activations.tanh
+            and self.recurrent_activation is keras.activations.sigmoid
+            and not (training and self.recurrent_dropout)
+            and not self.unroll
+        )
 
     def plain_weights(self):
         cell = self.cell

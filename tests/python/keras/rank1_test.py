@@ -558,27 +558,6 @@ def test_layers_do_not_claim_to_compile_under_xla():
     [
         (
             "lstm",
-            dict(activation="relu"),
-            "`activation` must be tanh in Rank1LSTM. Received: activation=relu",
-        ),
-        (
-            "lstm",
-            dict(activation=None),
-            "`activation` must be tanh in Rank1LSTM. Received: activation=linear",
-        ),
-        (
-            "lstm",
-            dict(recurrent_activation="hard_sigmoid"),
-            "`recurrent_activation` must be sigmoid in Rank1LSTM. Received: .*=hard_sigmoid",
-        ),
-        (
-            "lstm",
-            dict(recurrent_dropout=0.1),
-            "`recurrent_dropout` must be 0 in Rank1LSTM. Received: recurrent_dropout=0.1",
-        ),
-        ("lstm", dict(unroll=True), "`unroll` must be False in Rank1LSTM. Received: unroll=True"),
-        (
-            "lstm",
             dict(use_cudnn=True),
             "`use_cudnn` must be 'auto' in Rank1LSTM. Received: use_cudnn=True",
         ),
@@ -612,14 +591,3 @@ def test_layers_do_not_claim_to_compile_under_xla():
 def test_what_a_layer_lacks_is_named(name, options, message):
     with pytest.raises(ValueError, match=message):
         LAYERS[name][0](**{"members": K, **LAYERS[name][2], **options})
-
-
-def test_a_mask_is_refused():
-    layer, _, x = lstm_pair()
-    with pytest.raises(ValueError, match="Rank1LSTM takes no mask.*Received: a mask for rank1lstm"):
-        layer(x, mask=np.ones((4, 6), bool))
-    model = keras.Sequential(
-        [keras.Input((6,)), keras.layers.Embedding(4, 3, mask_zero=True), Rank1LSTM(5, members=1)]
-    )
-    with pytest.raises(ValueError, match="Rank1LSTM takes no mask"):
-        model.predict(np.ones((2, 6)), verbose=0)

@@ -8,7 +8,7 @@ import numpy as np
 from late_phase.keras.any_layer import Members, enable_lora, exact_patterns, lora_of
 from late_phase.keras.choice import Choice, has_graph
 from late_phase.keras.layers import BatchNormalization, Dense
-from late_phase.keras.members import MemberLayer, check_members
+from late_phase.keras.members import MemberLayer, array_of, check_members
 from late_phase.keras.private import flatten_layers, inner_layers, own_variables
 from late_phase.keras.probe import check_same_outputs
 from late_phase.keras.reestimation import reestimate_batch_norm
@@ -17,15 +17,12 @@ from late_phase.keras.reestimation import reestimate_batch_norm
 _WITH_MEMBERS = {keras.layers.BatchNormalization: BatchNormalization, keras.layers.Dense: Dense}
 
 
-def collapse(model, dataset=None, steps=None, probe=None):
+def collapse(model, dataset=None, steps=None, probe=None, member=None, batch_norm=None):
     """A copy of `model` with Keras's own layers and the mean of the members' weights.
 
     Every late-phase layer is replaced by the Keras layer of its name, so a saved copy loads without
-    late_phase. The copy computes what `model` computes in inference; this is checked on a small
+    late_phase. The mean computes what `model` computes in inference; this is checked on a small
     batch.
-
-    BatchNormalization gets the mean of the members' moving statistics. With `dataset` the copy's
-    statistics are re-estimated for its own weights: `reestimate_batch_norm(copy, dataset, steps)`.
 
     Example:
 
@@ -38,11 +35,18 @@ def collapse(model, dataset=None, steps=None, probe=None):
     Args:
       model: a Sequential or Functional model.
       dataset: data to re-estimate the statistics of BatchNormalization from, as in
-        `reestimate_batch_norm`; None: the members' mean.
+        `reestimate_batch_norm`.
       steps: how many batches of `dataset` to use; None: all.
       probe: inputs for `model`, on which it is compared with the copy; None: random ones made from
         its input signature. If that is impossible (strings, inputs that the model rejects), there
         is a warning and no comparison.
+      member: whose weights the copy gets, from 0; None: the members' mean.
+      batch_norm: how BatchNormalization is collapsed. `"mean"`: scale, offset and moving statistics
+        are the members' means. `"affine"`: the layer's output is the mean of the members' outputs;
+        the copy has the mean of the statistics, so that it can be trained further, and scale and
+        offset make up for the rest, also where the layer had none. `"reestimated"`: as `"mean"`,
+        and the copy's statistics are estimated from `dataset` for its own weights. None:
+        `"reestimated"` if there is a `dataset`, else `"mean"`.
 
     Returns:
       A model of the same kind, not compiled.
@@ -50,15 +54,18 @@ def collapse(model, dataset=None, steps=None, probe=None):
     Raises:
       ValueError: a late-phase layer is created inside another layer, which cannot be taken apart;
         or the copy's outputs differ from those of `model`, which happens if `get_config` of a layer
-        of your own leaves out something that its outputs depend on.
+        of your own leaves out something that its outputs depend on; or arguments contradict each
+        other.
     """
-    if steps is not None and dataset is None:
-        raise ValueError(
-            f"`steps` must be None without `dataset`. Received: steps={steps!r}, dataset=None"
-        )
-    copy, pairs = _copy(
-        model, lambda layer: layer.plain_layer() if isinstance(layer, MemberLayer) else None
-    )
+    batch_norm = _check_batch_norm(batch_norm, dataset, steps, member)
+    is_affine = batch_norm == "affine"
+
+    def plain(layer):
+        if is_affine and isinstance(layer, BatchNormalization):
+            return layer.affine_layer()
+        return layer.plain_layer() if isinstance(layer, MemberLayer) else None
+
+    copy, pairs = _copy(model, plain)
     for layer, other in pairs:
         if isinstance(other, MemberLayer):
             raise ValueError(
@@ -66,9 +73,56 @@ def collapse(model, dataset=None, steps=None, probe=None):
                 f"Received: {layer.path}, which another layer makes itself"
             )
     check_same_outputs(model, copy, pairs, probe)
-    if dataset is not None:
+    if member is not None:
+        _take_member(model, pairs, member)
+    for layer, other in pairs:
+        if is_affine and isinstance(layer, BatchNormalization):
+            other.set_weights(layer.affine_weights())
+    if batch_norm == "reestimated":
         reestimate_batch_norm(copy, dataset, steps)
     return copy
+
+
+_BATCH_NORM = ("mean", "affine", "reestimated")
+
+
+def _check_batch_norm(batch_norm, dataset, steps, member):
+    if steps is not None and dataset is None:
+        raise ValueError(
+            f"`steps` must be None without `dataset`. Received: steps={steps!r}, dataset=None"
+        )
+    if batch_norm is None:
+        return "mean" if dataset is None else "reestimated"
+    if batch_norm not in _BATCH_NORM:
+        raise ValueError(
+            f"`batch_norm` must be one of {', '.join(_BATCH_NORM)}, or None. Received: batch_norm={batch_norm!r}"
+        )
+    if (batch_norm == "reestimated") != (dataset is not None):
+        raise ValueError(
+            '`dataset` must be given for batch_norm="reestimated", and for no other. '
+            f"Received: batch_norm={batch_norm!r}, dataset={'None' if dataset is None else 'given'}"
+        )
+    if batch_norm == "affine" and member is not None:
+        raise ValueError(
+            f'`member` must be None for batch_norm="affine", a mean of members. Received: member={member!r}'
+        )
+    return batch_norm
+
+
+def _take_member(model, pairs, member):
+    """Gives a collapsed copy the weights of one member."""
+    members = max(getattr(layer, "members", 0) for layer in flatten_layers(model))
+    if isinstance(member, bool) or not isinstance(member, (int, np.integer)):
+        raise ValueError(f"`member` must be an integer, or None. Received: member={member!r}")
+    if not 0 <= member < members:
+        raise ValueError(
+            f"`member` must be in [0, {members}), as there are {members} members. Received: member={member!r}"
+        )
+    for layer, other in pairs:
+        if isinstance(layer, MemberLayer):
+            other.set_weights(layer.plain_weights(member))
+        elif any(hasattr(v, "late_phase_members") for v in own_variables(layer)):
+            _copy_rows(layer, other, member)
 
 
 def convert(model, members, weights="batch_norm + head", probe=None):
@@ -306,7 +360,9 @@ def _pairs(layer, other):
 def _copy_state(layer, other):
     """Gives `other` what `layer` itself, without the layers inside it, has learned."""
     other.trainable = layer.trainable
-    if isinstance(layer, MemberLayer) and not isinstance(other, MemberLayer):
+    if isinstance(layer, BatchNormalization) and len(other.weights) > len(layer.weights):
+        other.set_weights(layer.affine_weights(of_mean=True))
+    elif isinstance(layer, MemberLayer) and not isinstance(other, MemberLayer):
         other.set_weights(layer.plain_weights())
     elif isinstance(other, MemberLayer) and not isinstance(layer, MemberLayer):
         other.set_weights([_equal_rows(w, other.members) for w in layer.get_weights()])
@@ -323,7 +379,7 @@ def _copy_state(layer, other):
                 other.load_assets(folder)
 
 
-def _copy_rows(layer, other):
+def _copy_rows(layer, other, member=None):
     """Of layers inside of `Members`, or of what was or becomes such a layer."""
     enable_lora(other, lora_of(layer))
     for variable, copy in zip(own_variables(layer), own_variables(other), strict=True):
@@ -331,7 +387,7 @@ def _copy_rows(layer, other):
         others = getattr(copy, "late_phase_members", None)
         value = variable.numpy()
         if members and not others:
-            value = value.mean(axis=0, dtype=np.float64)
+            value = array_of(value, member)
         elif others and not members:
             value = _equal_rows(value, others)
         copy.assign(value)

@@ -1,12 +1,14 @@
 """Keras's Dense and BatchNormalization with members. Each lists the Keras options that it has."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import late_phase
 from late_phase.keras.members import (
     MemberLayer,
     along_members,
+    array_of,
     join_members,
     mean_of_rows,
     register,
@@ -309,6 +311,28 @@ class BatchNormalization(MemberLayer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
+
+    def affine_layer(self):
+        """Keras's layer that can be the mean of the members' maps: with scale and offset."""
+        config = {**self.plain_layer().get_config(), "scale": True, "center": True}
+        return self.plain_class.from_config(config)
+
+    def affine_weights(self, of_mean=False):
+        """The arrays of `affine_layer`: with these it is the mean of the members' maps, x -> a x + b.
+
+        a_k = gamma_k / sqrt(variance_k + epsilon), b_k = beta_k - mean_k a_k. Statistics are the
+        members' mean. With `of_mean` it does what this layer does in inference instead.
+        """
+        mean, variance = (np.float64(v.numpy()) for v in (self.moving_mean, self.moving_variance))
+        gamma = np.ones_like(mean) if self.gamma is None else np.float64(self.gamma.numpy())
+        beta = np.zeros_like(mean) if self.beta is None else np.float64(self.beta.numpy())
+        means = [array_of(rows) for rows in (gamma, beta, mean, variance)]
+        if of_mean:
+            return means
+        slopes = gamma / np.sqrt(variance + self.epsilon)
+        slope, offset = array_of(slopes), array_of(beta - mean * slopes)
+        _, _, mean, variance = means
+        return [slope * np.sqrt(variance + self.epsilon), offset + slope * mean, mean, variance]
 
     def get_config(self):
         return {

@@ -65,6 +65,11 @@ def _mean_of_rows(rows):
     return rows[0] + tf.reduce_mean(rows - rows[0], axis=0), gradient
 
 
+def array_of(rows, member=None):
+    """Of an array [K, ...] a member's row, or the mean."""
+    return rows.mean(axis=0, dtype=np.float64) if member is None else rows[member]
+
+
 def split_members(x, members):
     """[K*N, ...], member 0 first -> [K, N, ...]."""
     shape = tf.shape(x)
@@ -246,9 +251,12 @@ class MemberLayer(keras.layers.Layer):
             {key: value for key, value in self.get_config().items() if key not in self.own_options}
         )
 
-    def plain_weights(self):
-        """The arrays with which `plain_layer` does so. Here: every weight has members."""
-        return [weight.mean(axis=0, dtype=np.float64) for weight in self.get_weights()]
+    def plain_weights(self, member=None):
+        """The arrays with which `plain_layer` does so, or does what one member does.
+
+        Here every weight has members.
+        """
+        return [array_of(weight, member) for weight in self.get_weights()]
 
     def get_config(self):
         return {**super().get_config(), "members": self.members}

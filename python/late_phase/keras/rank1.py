@@ -14,6 +14,7 @@ import tensorflow as tf
 from late_phase.keras.members import (
     MemberLayer,
     along_members,
+    array_of,
     join_members,
     register,
     split_members,
@@ -66,19 +67,20 @@ class Rank1Layer(MemberLayer):
         x = split_members(x, self.members)
         return join_members(x * tf.cast(along_members(factor, x), x.dtype))
 
-    def plain_kernel(self, kernel):
-        """The array of a kernel with the mean factors in it."""
+    def plain_kernel(self, kernel, member):
+        """The array of a kernel with a member's factors in it, or the mean ones."""
         return scaled(
             kernel.numpy().astype(np.float64),
-            *(factor.numpy().mean(axis=0, dtype=np.float64) for factor in (self.u, self.v)),
+            *(array_of(factor.numpy(), member) for factor in (self.u, self.v)),
         )
 
     def _with_bias(self, outputs):
         outputs = outputs if self.bias is None else keras.ops.add(outputs, self.bias)
         return outputs if self.activation is None else self.activation(outputs)
 
-    def plain_weights(self):
-        return [self.plain_kernel(self.kernel), *([] if self.bias is None else [self.bias.numpy()])]
+    def plain_weights(self, member=None):
+        bias = [] if self.bias is None else [self.bias.numpy()]
+        return [self.plain_kernel(self.kernel, member), *bias]
 
     def get_config(self):
         return {

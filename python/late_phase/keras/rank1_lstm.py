@@ -94,10 +94,10 @@ class Rank1LSTMCell(Rank1Layer, keras.layers.LSTMCell):
         with _recurrent_kernel_replaced(self, kernel):
             return super().call(inputs, states, training=training)
 
-    def plain_weights(self):
+    def plain_weights(self, member=None):
         return [
             self.kernel.numpy(),
-            self.plain_kernel(self.recurrent_kernel),
+            self.plain_kernel(self.recurrent_kernel, member),
             *([] if self.bias is None else [self.bias.numpy()]),
         ]
 
@@ -220,10 +220,10 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
             and not self.unroll
         )
 
-    def plain_weights(self):
+    def plain_weights(self, member=None):
         cell = self.cell
         return [
             cell.kernel.numpy(),
-            self.plain_kernel(cell.recurrent_kernel),
+            self.plain_kernel(cell.recurrent_kernel, member),
             *([] if cell.bias is None else [cell.bias.numpy()]),
         ]

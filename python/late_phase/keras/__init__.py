@@ -26,12 +26,14 @@ from late_phase.keras.optimizer import LatePhaseOptimizer
 from late_phase.keras.rank1 import Rank1Conv2D, Rank1Dense
 from late_phase.keras.rank1_lstm import Rank1LSTM, Rank1LSTMCell
 from late_phase.keras.reestimation import reestimate_batch_norm
+from late_phase.keras.start import Epoch, StartOnPlateau
 from late_phase.keras.summary import summary
 from late_phase.keras.swa import SWA
 
 __all__ = [
     "BatchNormalization",
     "Dense",
+    "Epoch",
     "LatePhaseOptimizer",
     "Members",
     "Rank1Conv2D",
@@ -40,6 +42,7 @@ __all__ = [
     "Rank1LSTMCell",
     "SWA",
     "advise",
+    "StartOnPlateau",
     "collapse",
     "convert",
     "ensemble",

@@ -198,6 +198,7 @@ class MemberLayer(keras.layers.Layer):
             for layer in flatten_layers(outermost_layer(self))
             if isinstance(layer, MemberLayer)
         ]
+        optimizer.plan(outermost_layer(self))
         optimizer.prepare_rows([v for layer in layers for v in layer.member_variables()])
 
     def _row_of_last_call(self, variable):

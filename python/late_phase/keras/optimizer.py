@@ -15,6 +15,7 @@ from late_phase.keras.member_gradients import member_row, require_one_member
 from late_phase.keras.members import MemberLayer, check_members, register
 from late_phase.keras.rows import make_equal, rows_differ, spawn
 from late_phase.keras.sparse_gradients import dense
+from late_phase.keras.start import NEVER, check_start, step_of
 from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers, first_replica, square_norm
 
 
@@ -70,7 +71,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
       member: a Keras optimizer for the members; None: one like `base`, whose learning rate follows
         that of `base`.
       members: K. With 1, training is that of the wrapped optimizers.
-      start: T0, the step (minibatch) at which the members are spawned.
+      start: T0, when the members are spawned: a step (minibatch); `"60%"` of the steps of `fit`; an
+        epoch of `fit`, `late_phase.keras.Epoch(30)`; or None, when `spawn` is called, for example by
+        `late_phase.keras.StartOnPlateau`.
       sigma: the noise at `start`, in units of a weight array's root mean square.
       base_scale: γ, the factor on the base weights' summed gradients: 1, or 1 / members for their
         mean.
@@ -128,22 +131,83 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         private.track(self, member_now)  # which the attribute alone does not do inside of `compile`
         self.member = member_now
         self._members = members
-        self._start = _check(
-            "start", start, isinstance(start, int) and start >= 0, "an integer of at least 0"
-        )
+        self._start = check_start(start)
         self.sigma = _check("sigma", sigma, 0 <= sigma < np.inf, "at least 0")
         self.base_scale = _check("base_scale", base_scale, 0 < base_scale <= 1, "in (0, 1]")
         self.seed = seed
         self._spawn_is_due = False
         self._said_too_short = False
         # In a namespace, because Keras would count what is in attributes, and in lists of them, among this optimizer's own state.
-        self._parts = types.SimpleNamespace(inner=inner, unequal=unequal)
+        self._parts = types.SimpleNamespace(inner=inner, unequal=unequal, start=None)
+        if members > 1 and not isinstance(self._start, int):
+            with tf.device("CPU:0"):
+                # int64 []: T0, once it is known.
+                self._parts.start = keras.Variable(
+                    NEVER,
+                    dtype="int64",
+                    trainable=False,
+                    name="start",
+                    aggregation="only_first_replica",
+                )
+            private.track(self, self._parts.start)
         inner.follow(self)
 
     members = property(lambda self: self._members, doc="K, the number of members.")
-    start = property(
-        lambda self: self._start, doc="T0, which is fixed: the state of the members depends on it."
+    has_planned_start = property(
+        lambda self: self._start is not None, doc="Whether `start` was given, and is not None."
     )
+
+    @property
+    def start(self):
+        """T0, the step of the first member; before it is known, what `start` was given as."""
+        variable = self._parts.start
+        if variable is None or int(variable.numpy()) == NEVER:
+            return self._start
+        return int(variable.numpy())
+
+    def _starts_at_once(self):
+        return self.members > 1 and self._start == 0
+
+    def plan(self, model):
+        """Finds the step of a `start` that is a part or an epoch of the `fit` that is running.
+
+        Args:
+          model: the model. Layers call this before the first minibatch.
+        """
+        variable = self._parts.start
+        if variable is None or self._start is None:
+            return
+        with tf.init_scope(), private.strategy_of(self).scope():
+            if int(variable.numpy()) == NEVER:
+                variable.assign(step_of(self._start, model))
+
+    def spawn(self):
+        """Starts the members now, between two steps: for `start=None`, or before a planned start.
+
+        Raises:
+          ValueError: `start` is a step, there is one member only, the members have started, or the
+            optimizer has not been built.
+        """
+        variable = self._parts.start
+        if variable is None:
+            raise ValueError(
+                "`start` must be None for members that are spawned by hand, and there must be several. "
+                f"Received: start={self._start!r}, members={self.members}"
+            )
+        if not self.built:
+            raise ValueError(
+                "The optimizer must be built: train, or call optimizer.build(model.trainable_variables). Received: one without weights"
+            )
+        step = int(self.iterations.numpy())
+        if step >= int(variable.numpy()):
+            raise ValueError(f"The members must not have started yet. Received: start={self.start}")
+        strategy = private.strategy_of(self)
+        with strategy.scope():
+            # Rows may have come from elsewhere since the last step.
+            make_equal(self._parts.late_variables, tf.constant(False))
+            variable.assign(step)
+            self._parts.unequal.assign(False)
+            self._spawn(strategy)
 
     def attach(self, model):
         """Lets the late-phase layers of `model` use the member that this optimizer chooses.
@@ -154,7 +218,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         for layer in private.flatten_layers(model):
             if isinstance(layer, MemberLayer):
                 layer.attach(self)
-        if self.members > 1 and self.start == 0 and model.built:
+        if self._starts_at_once() and model.built:
             self.build(model.trainable_variables)  # before the first minibatch, which is a member's
 
     def build(self, variables):
@@ -202,7 +266,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         if inner.member_rate_variable() is not None:
             private.track(self, inner.member_rate_variable())
         self._build_updates(late, parts.base_variables)
-        self._spawn_is_due = self.members > 1 and self.start == 0
+        self._spawn_is_due = self._starts_at_once()
         self._spawn_if_due()
 
     def _build_updates(self, late, base):
@@ -265,7 +329,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             rows.
         """
         self._spawn_if_due()
-        if self.members > 1 and self.start > 0:
+        if self.members > 1 and not self._starts_at_once():
             tf.cond(
                 self._parts.unequal.value,
                 lambda: make_equal(variables, self._is_late()),
@@ -375,7 +439,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                     "The layers must know the optimizer before the first training step: compile the model with it, or call "
                     f"optimizer.build(model.trainable_variables). Received: {variable.path}, whose layer does not"
                 )
-        if self.members > 1 and self.start == 0 and self.sigma > 0 and tf.executing_eagerly():
+        if self._starts_at_once() and self.sigma > 0 and tf.executing_eagerly():
             raise ValueError(
                 "With start=0 the first minibatch is a member's already: the model must be built before a training that is run eagerly; call "
                 "it once, or give it an Input. Received: start=0 and a model without weights before the first minibatch"
@@ -448,17 +512,20 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         """bool []: whether there are members yet; None if that is no question."""
         if self.members == 1:
             return None
-        return tf.convert_to_tensor(self.iterations.value) >= tf.cast(
-            self.start, self.iterations.dtype
-        )
+        return tf.cast(self.iterations.value, tf.int64) >= self._start_step()
+
+    def _start_step(self):
+        """int64 []: T0; beyond any step while it is not known."""
+        variable = self._parts.start
+        return tf.constant(self._start, tf.int64) if variable is None else variable.value
 
     def _advance(self, strategy):
         self.iterations.assign_add(1)
         if self.members == 1:
             return
-        since = tf.cast(self.iterations.value, tf.int64) - self.start
+        since = tf.cast(self.iterations.value, tf.int64) - self._start_step()
         self.member.assign(tf.cast(tf.where(since >= 0, since % self.members, 0), tf.int32))
-        if self.start > 0:
+        if not self._starts_at_once():
             self._parts.unequal.assign(False)
             tf.cond(tf.equal(since, 0), lambda: self._spawn(strategy), lambda: None)
 
@@ -474,10 +541,12 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         """Called at the end of `fit`: says so, once, if it was over before there were members."""
         super().finalize_variable_values(var_list)
         steps = int(self.iterations.numpy())
-        if self.members > 1 and steps < self.start and not self._said_too_short:
+        start = self.start
+        is_short = not isinstance(start, int) or steps < start
+        if self.members > 1 and is_short and not self._said_too_short:
             self._said_too_short = True
             warnings.warn(
-                f"`start` should be a step of the training, or there are no members. Received: start={self.start}, training ended after {steps} steps",
+                f"`start` should be a step of the training, or there are no members. Received: start={start}, training ended after {steps} steps",
                 stacklevel=3,
             )
 
@@ -486,7 +555,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             "name": self.name,
             **self._parts.inner.configs(self),
             "members": self.members,
-            "start": self.start,
+            "start": self._start
+            if isinstance(self._start, (int, str, type(None)))
+            else keras.saving.serialize_keras_object(self._start),
             "sigma": self.sigma,
             "base_scale": self.base_scale,
             "seed": self.seed,
@@ -498,4 +569,6 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         for name in ("base", "member"):
             if config[name] is not None:
                 config[name] = keras.saving.deserialize_keras_object(config[name], custom_objects)
+        if isinstance(config["start"], dict):  # an Epoch
+            config["start"] = keras.saving.deserialize_keras_object(config["start"])
         return cls(**config)

@@ -299,8 +299,8 @@ def stock(last):
             "`model` must be built",
         ),
         (
-            lambda: late_phase.keras.convert(stock(keras.layers.ReLU()), members=2),
-            "The head must be a Dense.*Received: no layer with weights",
+            lambda: late_phase.keras.convert(stock(keras.layers.PReLU(name="last")), members=2),
+            "The head must be a Dense.*Received: last, PReLU",
         ),
         (
             lambda: late_phase.keras.convert(

@@ -317,7 +317,7 @@ def test_learning_rate_is_settable_and_counts_minibatches():
     [
         (dict(members=0), "`members` must be an integer of at least 1. Received: members=0"),
         (dict(members=2.0), "`members` must be an integer of at least 1"),
-        (dict(start=-1), "`start` must be an integer of at least 0. Received: start=-1"),
+        (dict(start=-1), "`start` must be an integer of at least 0.*Received: start=-1"),
         (dict(sigma=-0.1), "`sigma` must be at least 0. Received: sigma=-0.1"),
         (dict(base_scale=0.0), "`base_scale` must be in \\(0, 1\\]. Received: base_scale=0.0"),
         (dict(member="adam"), "`member` must be a Keras optimizer. Received: member='adam'"),

@@ -78,12 +78,12 @@ bool RunsInChild(void (*instructions)()) {
   return ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-Amx AmxOf(bool announced, void (*use)()) {
+Amx TryAmx(bool announced, void (*use)()) {
   if (!announced) return Amx::kNone;
   return RunsInChild(use) ? Amx::kGranted : Amx::kRefused;
 }
 
-Amx AskAmx() { return AmxOf(AmxIsAnnounced(), MultiplyTiles); }
+Amx AskAmx() { return TryAmx(AmxIsAnnounced(), MultiplyTiles); }
 
 const char* AmxText(Amx amx) {
   switch (amx) {

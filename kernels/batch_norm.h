@@ -108,9 +108,11 @@ void BatchNormBackwardCpu(const BatchNormBackwardArgs<T>& args, const Parallel& 
 // GPU.
 int64_t BatchNormSumsGpu(const BatchNormShape& shape);
 template <typename T>
-std::string BatchNormForwardGpu(const BatchNormForwardArgs<T>& args, CudaStream stream);
+[[nodiscard]] std::string BatchNormForwardGpu(const BatchNormForwardArgs<T>& args,
+                                              CudaStream stream);
 template <typename T>
-std::string BatchNormBackwardGpu(const BatchNormBackwardArgs<T>& args, CudaStream stream);
+[[nodiscard]] std::string BatchNormBackwardGpu(const BatchNormBackwardArgs<T>& args,
+                                               CudaStream stream);
 
 }  // namespace late_phase
 

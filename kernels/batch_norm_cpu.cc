@@ -260,11 +260,11 @@ struct Loops {
   Loop<T> statistics, normalize, gradient_sums, input_gradient;
 };
 
-Loops<float> LoopsOf(float) {
+Loops<float> ChooseLoops(float) {
   return {LATE_PHASE_FOR_TARGET(StatisticsFloat), LATE_PHASE_FOR_TARGET(NormalizeFloat),
           LATE_PHASE_FOR_TARGET(GradientSumsFloat), LATE_PHASE_FOR_TARGET(InputGradientFloat)};
 }
-Loops<double> LoopsOf(double) {
+Loops<double> ChooseLoops(double) {
   return {LATE_PHASE_FOR_TARGET(StatisticsDouble), LATE_PHASE_FOR_TARGET(NormalizeDouble),
           LATE_PHASE_FOR_TARGET(GradientSumsDouble), LATE_PHASE_FOR_TARGET(InputGradientDouble)};
 }
@@ -393,7 +393,7 @@ template <typename T>
 void BatchNormForwardCpu(const BatchNormForwardArgs<T>& args, const Parallel& parallel) {
   const int64_t n = args.shape.n, C = args.shape.C;
   const Partition partition(args.shape, parallel);
-  const Loops<T> loops = LoopsOf(T());
+  const Loops<T> loops = ChooseLoops(T());
   BatchNormRows<T> rows = {};
   rows.relu = args.activation == BatchNormActivation::kRelu;
   rows.x = args.x;
@@ -442,7 +442,7 @@ void BatchNormBackwardCpu(const BatchNormBackwardArgs<T>& args, const Parallel& 
     return;
   }
   const Partition partition(args.shape, parallel);
-  const Loops<T> loops = LoopsOf(T());
+  const Loops<T> loops = ChooseLoops(T());
   BatchNormRows<T> rows = {};
   rows.relu = args.activation == BatchNormActivation::kRelu;
   rows.frozen = !args.is_training;

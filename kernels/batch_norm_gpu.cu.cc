@@ -447,8 +447,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Calls launch(deal) with the Deal for this shape and these arrays of it.
 template <typename T, class Launch>
-std::string LaunchFor(const BatchNormShape& shape, std::initializer_list<const T*> arrays,
-                      const Launch& launch) {
+[[nodiscard]] std::string LaunchFor(const BatchNormShape& shape,
+                                    std::initializer_list<const T*> arrays, const Launch& launch) {
   constexpr int kLanes = kWidestPack<T>;
   const bool planes = shape.plane != 1;
   bool packs = (planes ? shape.plane : shape.C) % kLanes == 0;
@@ -458,8 +458,8 @@ std::string LaunchFor(const BatchNormShape& shape, std::initializer_list<const T
 }
 
 template <typename T, class Terms>
-std::string LaunchSums(const BatchNormShape& shape, const T* x, const T* dy, const Terms& terms,
-                       double* sums, CudaStream stream) {
+[[nodiscard]] std::string LaunchSums(const BatchNormShape& shape, const T* x, const T* dy,
+                                     const Terms& terms, double* sums, CudaStream stream) {
   return LaunchFor<T>(shape, {x, dy}, [&](const auto& deal) {
     const auto kernel = SumsKernel<std::decay_t<decltype(deal)>, T, Terms>;
     const unsigned grid = GridForBlocks(deal.tasks, kernel, deal.block.x * deal.block.y, 0);
@@ -470,7 +470,7 @@ std::string LaunchSums(const BatchNormShape& shape, const T* x, const T* dy, con
 
 // With no slices, the sums are 0.
 template <class Finish>
-std::string LaunchChannels(int64_t slices, const Finish& finish, CudaStream stream) {
+[[nodiscard]] std::string LaunchChannels(int64_t slices, const Finish& finish, CudaStream stream) {
   const int64_t C = finish.args.shape.C;
   const auto kernel = ChannelsKernel<Finish>;
   const unsigned height = static_cast<unsigned>(std::clamp<int64_t>(slices, 1, kSliceThreads));
@@ -481,8 +481,8 @@ std::string LaunchChannels(int64_t slices, const Finish& finish, CudaStream stre
 }
 
 template <typename T, class Map>
-std::string LaunchMap(const BatchNormShape& shape, const T* x, const T* dy, const Map& map, T* out,
-                      CudaStream stream) {
+[[nodiscard]] std::string LaunchMap(const BatchNormShape& shape, const T* x, const T* dy,
+                                    const Map& map, T* out, CudaStream stream) {
   return LaunchFor<T>(shape, {x, dy, out}, [&](const auto& deal) {
     const auto kernel = MapKernel<std::decay_t<decltype(deal)>, T, Map>;
     const unsigned grid = GridForBlocks(deal.tasks, kernel, deal.block.x * deal.block.y, 0);

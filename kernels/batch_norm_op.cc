@@ -5,6 +5,7 @@
 #include "kernels/op_kernel/batch_norm_attrs.h"
 #include "kernels/op_kernel/devices.h"
 #include "kernels/op_kernel/inputs.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 namespace {
@@ -25,7 +26,7 @@ absl::Status Forward(const Cpu& cpu, const BatchNormForwardArgs<T>& args) {
 }
 template <typename T>
 absl::Status Forward(const Gpu& gpu, const BatchNormForwardArgs<T>& args) {
-  return gpu.StatusOf(BatchNormForwardGpu(args, gpu.stream()));
+  return gpu.ToStatus(BatchNormForwardGpu(args, gpu.stream()));
 }
 
 template <typename T>
@@ -35,7 +36,7 @@ absl::Status Backward(const Cpu& cpu, const BatchNormBackwardArgs<T>& args) {
 }
 template <typename T>
 absl::Status Backward(const Gpu& gpu, const BatchNormBackwardArgs<T>& args) {
-  return gpu.StatusOf(BatchNormBackwardGpu(args, gpu.stream()));
+  return gpu.ToStatus(BatchNormBackwardGpu(args, gpu.stream()));
 }
 
 // What the two kernels have in common: attributes, sizes and member, all checked.
@@ -43,7 +44,7 @@ template <class Device, typename T>
 class BatchNormOpBase : public OpKernel {
  public:
   explicit BatchNormOpBase(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, GetBatchNormAttrs(ctx, type_string(), &attrs_));
+    OP_REQUIRES_VALUE(attrs_, ctx, GetBatchNormAttrs(ctx, type_string()));
     OP_REQUIRES(
         ctx, !attrs_.channels_first || (!std::is_same_v<Device, Cpu>),
         absl::InvalidArgumentError(absl::StrCat(
@@ -59,21 +60,18 @@ class BatchNormOpBase : public OpKernel {
     int64_t K = 0, row = 0;  // members, and where the member's row of a [K,C] array starts
   };
 
-  template <typename Rules>
-  absl::Status Prepare(OpKernelContext* ctx, const Rules& rules, Call* call) const {
-    ShapeMatcher sizes(type_string());
-    if (absl::Status status = CheckInputs(ctx, rules, &sizes); !status.ok()) return status;
-    const int64_t C = sizes["channels"];
+  [[nodiscard]] absl::StatusOr<Call> Prepare(OpKernelContext* ctx,
+                                             absl::Span<const ShapeRule> rules) const {
+    TF_ASSIGN_OR_RETURN(const ShapeMatcher sizes, CheckInputs(ctx, type_string(), rules));
+    const int64_t K = sizes["K"], C = sizes["channels"];
     const tensorflow::Tensor& x = ctx->input(0);
-    call->shape = {C == 0 ? 0 : x.NumElements() / C, C};
+    Call call{{C == 0 ? 0 : x.NumElements() / C, C}, K};
     if (attrs_.channels_first && x.dims() == 4) {
-      call->shape.plane = std::max<int64_t>(1, x.dim_size(2) * x.dim_size(3));
+      call.shape.plane = std::max<int64_t>(1, x.dim_size(2) * x.dim_size(3));
     }
-    call->K = sizes["K"];
-    int32_t member = 0;
-    absl::Status status = GetMember(ctx, type_string(), "scale", call->K, &member);
-    call->row = member * C;
-    return status;
+    TF_ASSIGN_OR_RETURN(const int32_t member, GetMember(ctx, type_string(), "scale", K));
+    call.row = member * C;
+    return call;
   }
 
   BatchNormActivation activation() const {
@@ -88,12 +86,12 @@ class BatchNormOp : public BatchNormOpBase<Device, T> {
  public:
   explicit BatchNormOp(OpKernelConstruction* ctx) : Base(ctx) {
     if (!ctx->status().ok()) return;
-    OP_REQUIRES_OK(ctx, GetBatchNormStatisticsAttrs(ctx, this->type_string(), &statistics_));
+    OP_REQUIRES_VALUE(statistics_, ctx, GetBatchNormStatisticsAttrs(ctx, this->type_string()));
   }
 
   void Compute(OpKernelContext* ctx) override {
-    typename Base::Call call;
-    OP_REQUIRES_OK(ctx, this->Prepare(ctx, BatchNormInputs(this->attrs_.channels_first), &call));
+    OP_REQUIRES_VALUE(const auto call, ctx,
+                      this->Prepare(ctx, BatchNormInputs(this->attrs_.channels_first)));
     const int64_t C = call.shape.C;
     const Device device(ctx);
     StoredArrays<Device, T> rows(ctx, device);
@@ -141,11 +139,9 @@ class BatchNormGradOp : public BatchNormOpBase<Device, T> {
   explicit BatchNormGradOp(OpKernelConstruction* ctx) : Base(ctx) {}
 
   void Compute(OpKernelContext* ctx) override {
-    typename Base::Call call;
-    OP_REQUIRES_OK(
-        ctx,
-        this->Prepare(ctx, BatchNormGradInputs(ctx->input(0).dims(), this->attrs_.channels_first),
-                      &call));
+    OP_REQUIRES_VALUE(
+        const auto call, ctx,
+        this->Prepare(ctx, BatchNormGradInputs(ctx->input(0).dims(), this->attrs_.channels_first)));
     const int64_t K = call.K, C = call.shape.C;
     const Device device(ctx);
     StoredArrays<Device, T> rows(ctx, device);

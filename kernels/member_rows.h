@@ -43,7 +43,7 @@ constexpr int64_t SpawnSums(int64_t D) { return (D + kBlockElements - 1) / kBloc
 template <typename T>
 void SpawnCpu(const SpawnArgs<T>& args, const Parallel& parallel);
 template <typename T>
-std::string SpawnGpu(const SpawnArgs<T>& args, CudaStream stream);
+[[nodiscard]] std::string SpawnGpu(const SpawnArgs<T>& args, CudaStream stream);
 
 // average ← (count · average + source) / (count + 1)     both [D]; count samples are in the average
 // so far; 0 copies exactly. Computed as average + (source − average) / (count + 1), whose rounding
@@ -51,8 +51,8 @@ std::string SpawnGpu(const SpawnArgs<T>& args, CudaStream stream);
 template <typename T>
 void SwaUpdateCpu(int64_t D, const T* source, int64_t count, T* average, const Parallel& parallel);
 template <typename T>
-std::string SwaUpdateGpu(int64_t D, const T* source, int64_t count, ComputeType<T>* average,
-                         CudaStream stream);
+[[nodiscard]] std::string SwaUpdateGpu(int64_t D, const T* source, int64_t count,
+                                       ComputeType<T>* average, CudaStream stream);
 
 // mean ← (1/K) Σ_k rows[k]     rows [K,D] read only; mean [D] may not overlap it. K >= 1.
 // Computed in double as row 0 + Σ_k (row k − row 0) / K, in the order of k: the mean of equal rows
@@ -60,7 +60,8 @@ std::string SwaUpdateGpu(int64_t D, const T* source, int64_t count, ComputeType<
 template <typename T>
 void CollapseCpu(int64_t K, int64_t D, const T* rows, T* mean, const Parallel& parallel);
 template <typename T>
-std::string CollapseGpu(int64_t K, int64_t D, const T* rows, T* mean, CudaStream stream);
+[[nodiscard]] std::string CollapseGpu(int64_t K, int64_t D, const T* rows, T* mean,
+                                      CudaStream stream);
 
 }  // namespace late_phase
 

@@ -8,6 +8,8 @@
 #include "kernels/op_kernel/devices.h"
 #include "kernels/op_kernel/inputs.h"
 #include "kernels/op_kernel/variables.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 namespace {
@@ -18,18 +20,22 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Locks `var`, which must be [K >= 1, …] of the given type (DT_INVALID: of any). Returns it and the
-// shape of a row.
-absl::Status LockStack(LockedVariables* variables, const std::string& op,
-                       LockedVariables::Access access, tensorflow::DataType dtype, Tensor** var,
-                       TensorShape* row) {
-  absl::Status status = variables->Lock({"var"}, access);
-  if (status.ok()) status = variables->Get("var", dtype, var);
-  if (status.ok()) status = CheckStack(op, **var);
-  if (!status.ok()) return status;
-  *row = (*var)->shape();
-  row->RemoveDim(0);
-  return absl::OkStatus();
+// A locked `var` [K >= 1, …].
+struct Stack {
+  Tensor* var;
+  TensorShape row;  // of one member
+};
+
+// `var` must be of the given type (DT_INVALID: of any).
+[[nodiscard]] absl::StatusOr<Stack> LockStack(LockedVariables* variables, const std::string& op,
+                                              LockedVariables::Access access,
+                                              tensorflow::DataType dtype) {
+  TF_RETURN_IF_ERROR(variables->Lock({"var"}, access));
+  TF_ASSIGN_OR_RETURN(Tensor* const var, variables->Get("var", dtype));
+  TF_RETURN_IF_ERROR(CheckStack(op, *var));
+  Stack stack{var, var->shape()};
+  stack.row.RemoveDim(0);
+  return stack;
 }
 
 template <typename T>
@@ -39,7 +45,7 @@ absl::Status Spawn(const Cpu& cpu, const SpawnArgs<T>& args) {
 }
 template <typename T>
 absl::Status Spawn(const Gpu& gpu, const SpawnArgs<T>& args) {
-  return gpu.StatusOf(SpawnGpu(args, gpu.stream()));
+  return gpu.ToStatus(SpawnGpu(args, gpu.stream()));
 }
 template <typename T>
 absl::Status SwaUpdate(const Cpu& cpu, int64_t D, const T* source, int64_t count, T* average) {
@@ -49,7 +55,7 @@ absl::Status SwaUpdate(const Cpu& cpu, int64_t D, const T* source, int64_t count
 template <typename T>
 absl::Status SwaUpdate(const Gpu& gpu, int64_t D, const T* source, int64_t count,
                        ComputeType<T>* average) {
-  return gpu.StatusOf(SwaUpdateGpu(D, source, count, average, gpu.stream()));
+  return gpu.ToStatus(SwaUpdateGpu(D, source, count, average, gpu.stream()));
 }
 template <typename T>
 absl::Status Collapse(const Cpu& cpu, int64_t K, int64_t D, const T* rows, T* mean) {
@@ -58,13 +64,13 @@ absl::Status Collapse(const Cpu& cpu, int64_t K, int64_t D, const T* rows, T* me
 }
 template <typename T>
 absl::Status Collapse(const Gpu& gpu, int64_t K, int64_t D, const T* rows, T* mean) {
-  return gpu.StatusOf(CollapseGpu(K, D, rows, mean, gpu.stream()));
+  return gpu.ToStatus(CollapseGpu(K, D, rows, mean, gpu.stream()));
 }
 
 // Calls body(T()) for the type of a tensor.
 template <typename Body>
-absl::Status ForType(const std::string& op, const char* name, tensorflow::DataType dtype,
-                     Body body) {
+[[nodiscard]] absl::Status ForType(const std::string& op, const char* name,
+                                   tensorflow::DataType dtype, Body body) {
   switch (dtype) {
     case tensorflow::DT_FLOAT:
       return body(float());
@@ -88,7 +94,7 @@ class StateOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
 
  protected:
-  virtual absl::Status Run(OpKernelContext* ctx) = 0;
+  [[nodiscard]] virtual absl::Status Run(OpKernelContext* ctx) = 0;
 };
 
 // Attribute dtype: the type of the variable and of the output.
@@ -108,21 +114,16 @@ class ReadMemberOp : public ReadingOp {
   using ReadingOp::ReadingOp;
 
  private:
-  absl::Status Run(OpKernelContext* ctx) override {
+  [[nodiscard]] absl::Status Run(OpKernelContext* ctx) override {
     LockedVariables variables(ctx, type_string());
-    Tensor* var = nullptr;
-    TensorShape row;
-    absl::Status status =
-        LockStack(&variables, type_string(), LockedVariables::Access::kRead, dtype_, &var, &row);
-    if (!status.ok()) return status;
-    int32_t member = 0;
-    if (status = GetMember(ctx, type_string(), "var", var->dim_size(0), &member); !status.ok()) {
-      return status;
-    }
+    TF_ASSIGN_OR_RETURN(const Stack stack, LockStack(&variables, type_string(),
+                                                     LockedVariables::Access::kRead, dtype_));
+    TF_ASSIGN_OR_RETURN(const int32_t member,
+                        GetMember(ctx, type_string(), "var", stack.var->dim_size(0)));
     Tensor* output = nullptr;
-    if (status = ctx->allocate_output(0, row, &output); !status.ok()) return status;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, stack.row, &output));
     const size_t bytes = output->TotalBytes();
-    return Device(ctx).Copy(bytes, static_cast<const char*>(var->data()) + member * bytes,
+    return Device(ctx).Copy(bytes, static_cast<const char*>(stack.var->data()) + member * bytes,
                             output->data());
   }
 };
@@ -133,24 +134,20 @@ class CollapseOp : public ReadingOp {
   using ReadingOp::ReadingOp;
 
  private:
-  absl::Status Run(OpKernelContext* ctx) override {
+  [[nodiscard]] absl::Status Run(OpKernelContext* ctx) override {
     LockedVariables variables(ctx, type_string());
-    Tensor* var = nullptr;
-    TensorShape row;
-    absl::Status status =
-        LockStack(&variables, type_string(), LockedVariables::Access::kRead, dtype_, &var, &row);
-    if (!status.ok()) return status;
-    return ForType(type_string(), "var", dtype_, [&](auto zero) {
+    TF_ASSIGN_OR_RETURN(const Stack stack, LockStack(&variables, type_string(),
+                                                     LockedVariables::Access::kRead, dtype_));
+    return ForType(type_string(), "var", dtype_, [&](auto zero) -> absl::Status {
       using T = decltype(zero);
       const Device device(ctx);
       StoredArrays<Device, T> arrays(ctx, device);
-      const auto sizes = row.dim_sizes();
-      auto* mean = arrays.Output("mean", {sizes.begin(), sizes.end()});
-      const auto* rows = arrays.Part(*var, 0, var->NumElements());
-      absl::Status done = arrays.status();
-      if (done.ok()) done = Collapse(device, var->dim_size(0), row.num_elements(), rows, mean);
-      done.Update(arrays.Finish());
-      return done;
+      auto* mean = arrays.Output("mean", stack.row.dim_sizes());
+      const auto* rows = arrays.Part(*stack.var, 0, stack.var->NumElements());
+      TF_RETURN_IF_ERROR(arrays.status());
+      TF_RETURN_IF_ERROR(
+          Collapse(device, stack.var->dim_size(0), stack.row.num_elements(), rows, mean));
+      return arrays.Finish();
     });
   }
 };
@@ -161,47 +158,47 @@ class SpawnOp : public StateOp {
   explicit SpawnOp(OpKernelConstruction* ctx) : StateOp(ctx) {}
 
  private:
-  absl::Status Run(OpKernelContext* ctx) override {
+  [[nodiscard]] absl::Status Run(OpKernelContext* ctx) override {
     LockedVariables variables(ctx, type_string());
-    Tensor* var = nullptr;
-    TensorShape row;
-    absl::Status status = LockStack(&variables, type_string(), LockedVariables::Access::kWrite,
-                                    tensorflow::DT_INVALID, &var, &row);
-    if (!status.ok()) return status;
-    const Tensor *sigma_input = nullptr, &seed = ctx->input(2);
-    if (status = GetScalar(ctx, type_string(), "sigma", &sigma_input); !status.ok()) return status;
+    TF_ASSIGN_OR_RETURN(const Stack stack,
+                        LockStack(&variables, type_string(), LockedVariables::Access::kWrite,
+                                  tensorflow::DT_INVALID));
+    TF_ASSIGN_OR_RETURN(const Tensor* const sigma, GetScalar(ctx, type_string(), "sigma"));
+    const Tensor& seed = ctx->input(2);
     if (seed.shape() != TensorShape({2})) {
       return absl::InvalidArgumentError(absl::StrCat(
           type_string(), ": `seed` must be [2]. Received: shape=", seed.shape().DebugString()));
     }
-    double sigma = 0;
-    status = ForType(type_string(), "sigma", sigma_input->dtype(), [&](auto zero) {
-      sigma = static_cast<double>(sigma_input->scalar<decltype(zero)>()());
-      return absl::OkStatus();
-    });
-    status.Update(CheckRange(type_string(), "sigma", sigma,
-                             {0, std::numeric_limits<double>::infinity(), false, true}));
-    if (!status.ok()) return status;
-    return ForType(type_string(), "var", var->dtype(), [&](auto zero) {
+    TF_ASSIGN_OR_RETURN(const double scale, ReadSigma(*sigma));
+    return ForType(type_string(), "var", stack.var->dtype(), [&](auto zero) -> absl::Status {
       using T = decltype(zero);
-      using Stored = typename Device::template Stored<T>;
       const Device device(ctx);
       StoredArrays<Device, T> arrays(ctx, device);
       WideArrays<Device, double> sums(ctx, device);
-      absl::Status done = variables.MakeWritable(device, {"var"});
-      if (!done.ok()) return done;
-      SpawnArgs<Stored> args = {var->dim_size(0),
-                                row.num_elements(),
-                                arrays.Updated(var, 0, var->NumElements()),
-                                static_cast<ComputeType<T>>(sigma),
-                                {seed.flat<int64_t>()(0), seed.flat<int64_t>()(1)},
-                                sums.Scratch(SpawnSums(row.num_elements()))};
-      done = arrays.status();
-      done.Update(sums.status());
-      if (done.ok()) done = Spawn(device, args);
-      done.Update(arrays.Finish());
-      return done;
+      TF_RETURN_IF_ERROR(variables.MakeWritable(device, {"var"}));
+      const SpawnArgs<typename Device::template Stored<T>> args = {
+          stack.var->dim_size(0),
+          stack.row.num_elements(),
+          arrays.Updated(stack.var, 0, stack.var->NumElements()),
+          static_cast<ComputeType<T>>(scale),
+          {seed.flat<int64_t>()(0), seed.flat<int64_t>()(1)},
+          sums.Scratch(SpawnSums(stack.row.num_elements()))};
+      TF_RETURN_IF_ERROR(arrays.status());
+      TF_RETURN_IF_ERROR(sums.status());
+      TF_RETURN_IF_ERROR(Spawn(device, args));
+      return arrays.Finish();
     });
+  }
+
+  [[nodiscard]] absl::StatusOr<double> ReadSigma(const Tensor& tensor) const {
+    double sigma = 0;
+    TF_RETURN_IF_ERROR(ForType(type_string(), "sigma", tensor.dtype(), [&](auto zero) {
+      sigma = static_cast<double>(tensor.scalar<decltype(zero)>()());
+      return absl::OkStatus();
+    }));
+    TF_RETURN_IF_ERROR(CheckRange(type_string(), "sigma", sigma,
+                                  {0, std::numeric_limits<double>::infinity(), false, true}));
+    return sigma;
   }
 };
 
@@ -211,39 +208,41 @@ class SwaUpdateOp : public StateOp {
   explicit SwaUpdateOp(OpKernelConstruction* ctx) : StateOp(ctx) {}
 
  private:
-  absl::Status Run(OpKernelContext* ctx) override {
+  [[nodiscard]] absl::Status Run(OpKernelContext* ctx) override {
     LockedVariables variables(ctx, type_string());
-    Tensor *average = nullptr, *source = nullptr;
-    absl::Status status = variables.Lock({"average", "source"}, LockedVariables::Access::kWrite);
-    if (status.ok()) status = variables.Get("source", tensorflow::DT_INVALID, &source);
-    if (!status.ok()) return status;
-    return ForType(type_string(), "source", source->dtype(), [&](auto zero) {
+    TF_RETURN_IF_ERROR(variables.Lock({"average", "source"}, LockedVariables::Access::kWrite));
+    TF_ASSIGN_OR_RETURN(Tensor* const source, variables.Get("source", tensorflow::DT_INVALID));
+    return ForType(type_string(), "source", source->dtype(), [&](auto zero) -> absl::Status {
       using T = decltype(zero);
       using Scalar = ComputeType<T>;
-      absl::Status ready =
-          variables.Get("average", tensorflow::DataTypeToEnum<Scalar>::value, &average);
-      if (!ready.ok()) return ready;
+      TF_ASSIGN_OR_RETURN(Tensor* const average,
+                          variables.Get("average", tensorflow::DataTypeToEnum<Scalar>::value));
       const Tensor& count = ctx->input(2);
-      if (average->shape() != source->shape()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            type_string(), ": `average` must have the shape of `source`, ",
-            source->shape().DebugString(), ". Received: shape=", average->shape().DebugString()));
-      }
-      if (count.dims() != 0 || count.scalar<int64_t>()() < 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(type_string(), ": `count` must be a scalar >= 0. Received: ",
-                         count.dims() != 0 ? absl::StrCat("shape=", count.shape().DebugString())
-                                           : absl::StrCat("count=", count.scalar<int64_t>()())));
-      }
+      TF_RETURN_IF_ERROR(Check(*average, *source, count));
       const Device device(ctx);
       StoredArrays<Device, T> arrays(ctx, device);
-      ready = variables.MakeWritable(device, {"average"});
+      TF_RETURN_IF_ERROR(variables.MakeWritable(device, {"average"}));
       const auto* samples = arrays.Part(*source, 0, source->NumElements());
-      ready.Update(arrays.status());
-      if (!ready.ok()) return ready;
+      TF_RETURN_IF_ERROR(arrays.status());
       return SwaUpdate(device, average->NumElements(), samples, count.scalar<int64_t>()(),
                        average->flat<Scalar>().data());
     });
+  }
+
+  [[nodiscard]] absl::Status Check(const Tensor& average, const Tensor& source,
+                                   const Tensor& count) const {
+    if (average.shape() != source.shape()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          type_string(), ": `average` must have the shape of `source`, ",
+          source.shape().DebugString(), ". Received: shape=", average.shape().DebugString()));
+    }
+    if (count.dims() != 0 || count.scalar<int64_t>()() < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(type_string(), ": `count` must be a scalar >= 0. Received: ",
+                       count.dims() != 0 ? absl::StrCat("shape=", count.shape().DebugString())
+                                         : absl::StrCat("count=", count.scalar<int64_t>()())));
+    }
+    return absl::OkStatus();
   }
 };
 

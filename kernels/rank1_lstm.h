@@ -108,11 +108,11 @@ int64_t Rank1LstmBackwardWorkspaceGpu(const Rank1LstmShape& shape, LstmInputForm
 
 // The same bits in every run on the same GPU.
 template <typename Scalar>
-std::string Rank1LstmForwardGpu(const Rank1LstmForwardArgs<Scalar>& args, CudaStream stream,
-                                const CudaMatmul& matmul);
+[[nodiscard]] std::string Rank1LstmForwardGpu(const Rank1LstmForwardArgs<Scalar>& args,
+                                              CudaStream stream, const CudaMatmul& matmul);
 template <typename Scalar>
-std::string Rank1LstmBackwardGpu(const Rank1LstmBackwardArgs<Scalar>& args, CudaStream stream,
-                                 const CudaMatmul& matmul);
+[[nodiscard]] std::string Rank1LstmBackwardGpu(const Rank1LstmBackwardArgs<Scalar>& args,
+                                               CudaStream stream, const CudaMatmul& matmul);
 
 }  // namespace late_phase
 

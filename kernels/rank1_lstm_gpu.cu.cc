@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 template <typename S>
-std::string Fold(int64_t H, const S* recurrent_kernel, const S* u, const S* v, S* folded,
-                 CudaStream stream) {
+[[nodiscard]] std::string Fold(int64_t H, const S* recurrent_kernel, const S* u, const S* v,
+                               S* folded, CudaStream stream) {
   const auto kernel = FoldKernel<S>;
   return LaunchKernel(TilesLaunch("Rank1LstmFold", H, 4 * H, kernel, stream), kernel, H,
                       recurrent_kernel, u, v, folded);
@@ -245,7 +245,7 @@ int64_t StepsInMemory(const Rank1LstmShape& s, LstmInputForm form, bool training
 }
 
 template <typename S>
-std::string Copy(int64_t elements, const S* from, S* to, CudaStream stream) {
+[[nodiscard]] std::string Copy(int64_t elements, const S* from, S* to, CudaStream stream) {
   if (elements == 0) return "";
   const cudaError_t error =
       cudaMemcpyAsync(to, from, elements * sizeof(S), cudaMemcpyDeviceToDevice, stream);
@@ -281,8 +281,8 @@ struct BackwardWorkspace {
 
 // Back through time: gates become dz, dinitial_h and dinitial_c carry the recurrent gradients.
 template <typename S>
-std::string BackwardSteps(const Rank1LstmBackwardArgs<S>& args, const S* folded, CudaStream stream,
-                          const CudaMatmul& matmul) {
+[[nodiscard]] std::string BackwardSteps(const Rank1LstmBackwardArgs<S>& args, const S* folded,
+                                        CudaStream stream, const CudaMatmul& matmul) {
   const int64_t N = args.shape.N, H = args.shape.H;
   const auto kernel = BackwardStepKernel<S>;
   const KernelLaunch launch = TilesLaunch("Rank1LstmBackwardStep", N, H, kernel, stream);
@@ -309,9 +309,9 @@ std::string BackwardSteps(const Rank1LstmBackwardArgs<S>& args, const S* folded,
 
 // dx = dz Wᵀ    dkernel = xᵀ dz    dbias = Σ dz
 template <typename S>
-std::string DenseGradients(const Rank1LstmBackwardArgs<S>& args,
-                           const BackwardWorkspace<S>& workspace, CudaStream stream,
-                           const CudaMatmul& matmul) {
+[[nodiscard]] std::string DenseGradients(const Rank1LstmBackwardArgs<S>& args,
+                                         const BackwardWorkspace<S>& workspace, CudaStream stream,
+                                         const CudaMatmul& matmul) {
   const int64_t rows = args.shape.T * args.shape.N, C = args.shape.C, Z = 4 * args.shape.H;
   const S* dz = args.gates;
   std::string error =
@@ -324,8 +324,8 @@ std::string DenseGradients(const Rank1LstmBackwardArgs<S>& args,
 }
 
 template <typename S>
-std::string TableGradient(const Rank1LstmBackwardArgs<S>& args,
-                          const BackwardWorkspace<S>& workspace, CudaStream stream) {
+[[nodiscard]] std::string TableGradient(const Rank1LstmBackwardArgs<S>& args,
+                                        const BackwardWorkspace<S>& workspace, CudaStream stream) {
   const int64_t rows = args.shape.T * args.shape.N, C = args.shape.C, Z = 4 * args.shape.H;
   const unsigned list_grid =
       GridForBlocks((C + kListWarps - 1) / kListWarps, ListRowsKernel, kListWarps * kWarp, 0);
@@ -340,9 +340,9 @@ std::string TableGradient(const Rank1LstmBackwardArgs<S>& args,
 }
 
 template <typename S>
-std::string RecurrentGradients(const Rank1LstmBackwardArgs<S>& args,
-                               const BackwardWorkspace<S>& workspace, CudaStream stream,
-                               const CudaMatmul& matmul) {
+[[nodiscard]] std::string RecurrentGradients(const Rank1LstmBackwardArgs<S>& args,
+                                             const BackwardWorkspace<S>& workspace,
+                                             CudaStream stream, const CudaMatmul& matmul) {
   const int64_t T = args.shape.T, N = args.shape.N, H = args.shape.H, Z = 4 * H;
   const S* dz = args.gates;
   S* G = args.drecurrent_kernel;

@@ -4,6 +4,7 @@
 #include "kernels/op_kernel/inputs.h"
 #include "kernels/rank1_lstm.h"
 #include "kernels/rank1_lstm_shapes.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 namespace {
@@ -34,7 +35,7 @@ absl::Status Forward(const Cpu& cpu, const Rank1LstmForwardArgs<Scalar>& args) {
 }
 template <typename Scalar>
 absl::Status Forward(const Gpu& gpu, const Rank1LstmForwardArgs<Scalar>& args) {
-  return gpu.StatusOf(Rank1LstmForwardGpu(args, gpu.stream(), gpu.matmul()));
+  return gpu.ToStatus(Rank1LstmForwardGpu(args, gpu.stream(), gpu.matmul()));
 }
 
 template <typename Scalar>
@@ -44,7 +45,7 @@ absl::Status Backward(const Cpu& cpu, const Rank1LstmBackwardArgs<Scalar>& args)
 }
 template <typename Scalar>
 absl::Status Backward(const Gpu& gpu, const Rank1LstmBackwardArgs<Scalar>& args) {
-  return gpu.StatusOf(Rank1LstmBackwardGpu(args, gpu.stream(), gpu.matmul()));
+  return gpu.ToStatus(Rank1LstmBackwardGpu(args, gpu.stream(), gpu.matmul()));
 }
 
 // What the forward and the gradient kernel have in common: sizes, member and input, all checked.
@@ -52,18 +53,19 @@ template <class Device, typename T, LstmInputForm kForm>
 struct Call {
   using Scalar = ComputeType<T>;
 
-  template <size_t kCount>
-  absl::Status Prepare(OpKernelContext* ctx, const Device& device, const std::string& op,
-                       const ShapeRule (&rules)[kCount]) {
-    ShapeMatcher sizes(op);
-    if (absl::Status status = CheckInputs(ctx, rules, &sizes); !status.ok()) return status;
-    shape = {sizes["time"], sizes["batch"],
-             sizes[kForm == LstmInputForm::kDense ? "input" : "vocab"], sizes["units"]};
-    K = sizes["K"];
-    if (absl::Status status = GetMember(ctx, op, "u", K, &member); !status.ok()) return status;
-    if (kForm == LstmInputForm::kDense) return absl::OkStatus();
-    tokens = ctx->input(0).template flat<int32_t>().data();
-    return device.CheckIndices(op, "tokens", shape.C, "the rows of `table`");
+  [[nodiscard]] static absl::StatusOr<Call> Prepare(OpKernelContext* ctx, const Device& device,
+                                                    const std::string& op,
+                                                    absl::Span<const ShapeRule> rules) {
+    TF_ASSIGN_OR_RETURN(const ShapeMatcher sizes, CheckInputs(ctx, op, rules));
+    Call call;
+    call.shape = {sizes["time"], sizes["batch"],
+                  sizes[kForm == LstmInputForm::kDense ? "input" : "vocab"], sizes["units"]};
+    call.K = sizes["K"];
+    TF_ASSIGN_OR_RETURN(call.member, GetMember(ctx, op, "u", call.K));
+    if (kForm == LstmInputForm::kDense) return call;
+    call.tokens = ctx->input(0).template flat<int32_t>().data();
+    TF_RETURN_IF_ERROR(device.CheckIndices(op, "tokens", call.shape.C, "the rows of `table`"));
+    return call;
   }
 
   Rank1LstmInput<Scalar> Input(WideArrays<Device, T>* arrays, bool forward) const {
@@ -94,12 +96,7 @@ class Rank1LstmOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     const Device device(ctx);
-    Call<Device, T, kForm> call;
-    if constexpr (kForm == LstmInputForm::kDense) {
-      OP_REQUIRES_OK(ctx, call.Prepare(ctx, device, type_string(), kRank1LstmInputs));
-    } else {
-      OP_REQUIRES_OK(ctx, call.Prepare(ctx, device, type_string(), kRank1LstmTokensInputs));
-    }
+    OP_REQUIRES_VALUE(const auto call, ctx, LstmCall::Prepare(ctx, device, type_string(), Rules()));
     const auto [time, batch, input, units] = call.shape;
     WideArrays<Device, T> a(ctx, device);
     using Scalar = ComputeType<T>;
@@ -131,6 +128,16 @@ class Rank1LstmOp : public OpKernel {
   }
 
  private:
+  using LstmCall = Call<Device, T, kForm>;
+
+  static absl::Span<const ShapeRule> Rules() {
+    if constexpr (kForm == LstmInputForm::kDense) {
+      return kRank1LstmInputs;
+    } else {
+      return kRank1LstmTokensInputs;
+    }
+  }
+
   bool is_training_;
 };
 
@@ -141,12 +148,7 @@ class Rank1LstmGradOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     const Device device(ctx);
-    Call<Device, T, kForm> call;
-    if constexpr (kForm == LstmInputForm::kDense) {
-      OP_REQUIRES_OK(ctx, call.Prepare(ctx, device, type_string(), kRank1LstmGradInputs));
-    } else {
-      OP_REQUIRES_OK(ctx, call.Prepare(ctx, device, type_string(), kRank1LstmTokensGradInputs));
-    }
+    OP_REQUIRES_VALUE(const auto call, ctx, LstmCall::Prepare(ctx, device, type_string(), Rules()));
     const auto [time, batch, input, units] = call.shape;
     WideArrays<Device, T> a(ctx, device);
     using Scalar = ComputeType<T>;
@@ -187,6 +189,17 @@ class Rank1LstmGradOp : public OpKernel {
     args.dv += call.member * 4 * units;
     OP_REQUIRES_OK(ctx, Backward(device, args));
     OP_REQUIRES_OK(ctx, a.Finish());
+  }
+
+ private:
+  using LstmCall = Call<Device, T, kForm>;
+
+  static absl::Span<const ShapeRule> Rules() {
+    if constexpr (kForm == LstmInputForm::kDense) {
+      return kRank1LstmGradInputs;
+    } else {
+      return kRank1LstmTokensGradInputs;
+    }
   }
 };
 

@@ -29,7 +29,7 @@ class ShapeMatcher {
   explicit ShapeMatcher(std::string_view op) : op_(op) {}
 
   // Holds `dims` against the rule. Returns the complaint, or an empty string.
-  std::string Match(const ShapeRule& rule, const std::vector<int64_t>& dims);
+  [[nodiscard]] std::string Match(const ShapeRule& rule, const std::vector<int64_t>& dims);
 
   // The size a word stands for so far, or kUnknown.
   int64_t operator[](std::string_view word) const;

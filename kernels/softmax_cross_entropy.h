@@ -77,11 +77,13 @@ int64_t SoftmaxCrossEntropyBackwardWorkspaceGpu(const SoftmaxCrossEntropyShape& 
 
 // The same bits in every run on the same GPU.
 template <typename Scalar>
-std::string SoftmaxCrossEntropyForwardGpu(const SoftmaxCrossEntropyForwardArgs<Scalar>& args,
-                                          CudaStream stream, const CudaMatmul& matmul);
+[[nodiscard]] std::string SoftmaxCrossEntropyForwardGpu(
+    const SoftmaxCrossEntropyForwardArgs<Scalar>& args, CudaStream stream,
+    const CudaMatmul& matmul);
 template <typename Scalar>
-std::string SoftmaxCrossEntropyBackwardGpu(const SoftmaxCrossEntropyBackwardArgs<Scalar>& args,
-                                           CudaStream stream, const CudaMatmul& matmul);
+[[nodiscard]] std::string SoftmaxCrossEntropyBackwardGpu(
+    const SoftmaxCrossEntropyBackwardArgs<Scalar>& args, CudaStream stream,
+    const CudaMatmul& matmul);
 
 }  // namespace late_phase
 

@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(kThreads) SoftmaxKernel(SoftmaxCrossEntropyFor
 }
 
 template <int kRowThreads, typename S>
-std::string LaunchSoftmax(const SoftmaxCrossEntropyForwardArgs<S>& args, CudaStream stream) {
+[[nodiscard]] std::string LaunchSoftmax(const SoftmaxCrossEntropyForwardArgs<S>& args,
+                                        CudaStream stream) {
   constexpr int kBlockRows = kThreads / kRowThreads;
   const auto kernel = SoftmaxKernel<kRowThreads, S>;
   const int64_t blocks = (args.shape.n + kBlockRows - 1) / kBlockRows;

@@ -32,7 +32,7 @@ absl::Status Forward(const Cpu& cpu, const SoftmaxCrossEntropyForwardArgs<Scalar
 }
 template <typename Scalar>
 absl::Status Forward(const Gpu& gpu, const SoftmaxCrossEntropyForwardArgs<Scalar>& args) {
-  return gpu.StatusOf(SoftmaxCrossEntropyForwardGpu(args, gpu.stream(), gpu.matmul()));
+  return gpu.ToStatus(SoftmaxCrossEntropyForwardGpu(args, gpu.stream(), gpu.matmul()));
 }
 
 template <typename Scalar>
@@ -42,7 +42,7 @@ absl::Status Backward(const Cpu& cpu, const SoftmaxCrossEntropyBackwardArgs<Scal
 }
 template <typename Scalar>
 absl::Status Backward(const Gpu& gpu, const SoftmaxCrossEntropyBackwardArgs<Scalar>& args) {
-  return gpu.StatusOf(SoftmaxCrossEntropyBackwardGpu(args, gpu.stream(), gpu.matmul()));
+  return gpu.ToStatus(SoftmaxCrossEntropyBackwardGpu(args, gpu.stream(), gpu.matmul()));
 }
 
 template <class Device, typename T>
@@ -51,8 +51,8 @@ class SoftmaxCrossEntropyOp : public OpKernel {
   explicit SoftmaxCrossEntropyOp(OpKernelConstruction* ctx) : OpKernel(ctx) {}
 
   void Compute(OpKernelContext* ctx) override {
-    ShapeMatcher sizes(type_string());
-    OP_REQUIRES_OK(ctx, CheckInputs(ctx, kSoftmaxCrossEntropyInputs, &sizes));
+    OP_REQUIRES_VALUE(const ShapeMatcher sizes, ctx,
+                      CheckInputs(ctx, type_string(), kSoftmaxCrossEntropyInputs));
     const int64_t n = sizes["n"], units = sizes["units"], vocab = sizes["vocab"];
     SoftmaxCrossEntropyForwardArgs<ComputeType<T>> args;
     args.shape = {n, units, vocab};
@@ -79,8 +79,8 @@ class SoftmaxCrossEntropyGradOp : public OpKernel {
   explicit SoftmaxCrossEntropyGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {}
 
   void Compute(OpKernelContext* ctx) override {
-    ShapeMatcher sizes(type_string());
-    OP_REQUIRES_OK(ctx, CheckInputs(ctx, kSoftmaxCrossEntropyGradInputs, &sizes));
+    OP_REQUIRES_VALUE(const ShapeMatcher sizes, ctx,
+                      CheckInputs(ctx, type_string(), kSoftmaxCrossEntropyGradInputs));
     const int64_t n = sizes["n"], units = sizes["units"], vocab = sizes["vocab"];
     const Device device(ctx);
     WideArrays<Device, T> a(ctx, device);

@@ -84,7 +84,7 @@ struct AdamArgs {
 template <typename T>
 void ApplySgdCpu(const SgdArgs<T>& args, const Parallel& parallel);
 template <typename T>
-std::string ApplySgdGpu(const SgdArgs<T>& args, CudaStream stream);
+[[nodiscard]] std::string ApplySgdGpu(const SgdArgs<T>& args, CudaStream stream);
 
 // accum ← momentum · accum + g
 // w ← w − lr · accum, or with Nesterov's look-ahead w ← w − lr · (g + momentum · accum)
@@ -95,7 +95,7 @@ std::string ApplySgdGpu(const SgdArgs<T>& args, CudaStream stream);
 template <typename T>
 void ApplyMomentumCpu(const MomentumArgs<T>& args, const Parallel& parallel);
 template <typename T>
-std::string ApplyMomentumGpu(const MomentumArgs<T>& args, CudaStream stream);
+[[nodiscard]] std::string ApplyMomentumGpu(const MomentumArgs<T>& args, CudaStream stream);
 
 // m ← beta1 · m + (1 − beta1) · g
 // v ← beta2 · v + (1 − beta2) · g²
@@ -104,13 +104,14 @@ std::string ApplyMomentumGpu(const MomentumArgs<T>& args, CudaStream stream);
 template <typename T>
 void ApplyAdamCpu(const AdamArgs<T>& args, const Parallel& parallel);
 template <typename T>
-std::string ApplyAdamGpu(const AdamArgs<T>& args, CudaStream stream);
+[[nodiscard]] std::string ApplyAdamGpu(const AdamArgs<T>& args, CudaStream stream);
 
 // sum ← sum + grad     both [D]
 template <typename T>
 void AccumulateCpu(int64_t D, const T* grad, T* sum, const Parallel& parallel);
 template <typename T>
-std::string AccumulateGpu(int64_t D, const T* grad, ComputeType<T>* sum, CudaStream stream);
+[[nodiscard]] std::string AccumulateGpu(int64_t D, const T* grad, ComputeType<T>* sum,
+                                        CudaStream stream);
 
 // Adam's rate with the bias of m and v corrected: lr · √(1 − beta2ⁿ) / (1 − beta1ⁿ). For the cores.
 template <typename T>

@@ -139,8 +139,8 @@ struct Updated {
 
 // A row of [K,D] begins anywhere, so that arrays need not be aligned.
 template <typename T, class Rule>
-std::string Update(const char* name, int64_t D, const Arrays<T, Rule::kSlots>& arrays,
-                   const Rule& rule, CudaStream stream) {
+[[nodiscard]] std::string Update(const char* name, int64_t D, const Arrays<T, Rule::kSlots>& arrays,
+                                 const Rule& rule, CudaStream stream) {
   constexpr int kLanes = kWidestPack<ComputeType<T>>;
   bool aligned = IsAligned<kLanes>(arrays.grad) && IsAligned<kLanes>(arrays.w);
   for (int a = 0; a < Rule::kSlots; ++a) aligned = aligned && IsAligned<kLanes>(arrays.slots[a]);

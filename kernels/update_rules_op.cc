@@ -7,6 +7,8 @@
 #include "kernels/op_kernel/inputs.h"
 #include "kernels/op_kernel/variables.h"
 #include "kernels/update_rules.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 namespace {
@@ -17,8 +19,8 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
 enum class Rule { kSgd, kMomentum, kAdam };
-// A member update works on row `member` of [K, …] at once; a base update gathers gradients and acts
-// on the last of a cycle.
+// A member update works on row `member` of [K, …] at once; a base update accumulates gradients and
+// acts on the last of a cycle.
 enum class Target { kMember, kBase };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -35,6 +37,22 @@ struct State {
   Tensor* count = nullptr;  // int64, [K] for members and [] for the base
 };
 
+// What a rule has not, it leaves alone.
+template <typename Scalar>
+struct HyperParameters {
+  Scalar lr = 0, weight_decay = 0;
+  Scalar momentum = 0;                       // momentum only
+  Scalar beta1 = 0, beta2 = 0, epsilon = 0;  // Adam only
+  Scalar scale = 1;                          // of the summed gradients; base only
+};
+
+// The elements of one call: `size` of var, slots and sum from `offset` on.
+struct Elements {
+  int64_t size, offset;
+  const Tensor* grad;
+  int64_t grad_offset;  // as `offset` if grad is of all of var, else 0
+};
+
 template <typename T>
 absl::Status Apply(const Cpu& cpu, const SgdArgs<T>& args) {
   ApplySgdCpu(args, cpu.threads());
@@ -42,7 +60,7 @@ absl::Status Apply(const Cpu& cpu, const SgdArgs<T>& args) {
 }
 template <typename T>
 absl::Status Apply(const Gpu& gpu, const SgdArgs<T>& args) {
-  return gpu.StatusOf(ApplySgdGpu(args, gpu.stream()));
+  return gpu.ToStatus(ApplySgdGpu(args, gpu.stream()));
 }
 template <typename T>
 absl::Status Apply(const Cpu& cpu, const MomentumArgs<T>& args) {
@@ -51,7 +69,7 @@ absl::Status Apply(const Cpu& cpu, const MomentumArgs<T>& args) {
 }
 template <typename T>
 absl::Status Apply(const Gpu& gpu, const MomentumArgs<T>& args) {
-  return gpu.StatusOf(ApplyMomentumGpu(args, gpu.stream()));
+  return gpu.ToStatus(ApplyMomentumGpu(args, gpu.stream()));
 }
 template <typename T>
 absl::Status Apply(const Cpu& cpu, const AdamArgs<T>& args) {
@@ -60,7 +78,7 @@ absl::Status Apply(const Cpu& cpu, const AdamArgs<T>& args) {
 }
 template <typename T>
 absl::Status Apply(const Gpu& gpu, const AdamArgs<T>& args) {
-  return gpu.StatusOf(ApplyAdamGpu(args, gpu.stream()));
+  return gpu.ToStatus(ApplyAdamGpu(args, gpu.stream()));
 }
 template <typename T>
 absl::Status Accumulate(const Cpu& cpu, int64_t D, const T* grad, T* sum) {
@@ -69,7 +87,7 @@ absl::Status Accumulate(const Cpu& cpu, int64_t D, const T* grad, T* sum) {
 }
 template <typename T>
 absl::Status Accumulate(const Gpu& gpu, int64_t D, const T* grad, ComputeType<T>* sum) {
-  return gpu.StatusOf(AccumulateGpu(D, grad, sum, gpu.stream()));
+  return gpu.ToStatus(AccumulateGpu(D, grad, sum, gpu.stream()));
 }
 
 template <class Device, typename T, Rule kRule, Target kTarget>
@@ -86,151 +104,171 @@ class ApplyOp : public OpKernel {
 
  private:
   using Scalar = ComputeType<T>;
+  using Hyper = HyperParameters<Scalar>;
   using Stored = typename Device::template Stored<T>;
 
-  absl::Status Hyper(OpKernelContext* ctx, const char* name, const Range& range, Scalar* value) {
-    const Tensor* tensor = nullptr;
-    if (absl::Status status = GetScalar(ctx, type_string(), name, &tensor); !status.ok())
-      return status;
-    *value = static_cast<Scalar>(tensor->scalar<T>()());
-    return CheckRange(type_string(), name, static_cast<double>(*value), range);
+  [[nodiscard]] absl::Status Update(OpKernelContext* ctx) {
+    int32_t cycle = 0;
+    if (kTarget == Target::kBase) {
+      TF_ASSIGN_OR_RETURN(cycle, GetIndex(ctx, "cycle"));
+    }
+    // A sum of one gradient is not worth keeping: with a cycle of 1 there need be none.
+    const bool sums = kTarget == Target::kBase && cycle != 1;
+    const std::vector<const char*> names = VariableNames(sums);
+    LockedVariables variables(ctx, type_string());
+    TF_RETURN_IF_ERROR(variables.Lock(names, LockedVariables::Access::kWrite));
+    TF_ASSIGN_OR_RETURN(const State state, FindState(&variables, sums));
+    TF_ASSIGN_OR_RETURN(Hyper hyper, GetHyperParameters(ctx));
+    TF_ASSIGN_OR_RETURN(const int32_t member, GetIndex(ctx, "member"));
+    if (kTarget == Target::kBase) {
+      TF_ASSIGN_OR_RETURN(hyper.scale, GetHyperParameter(ctx, "scale", {0, 1, true, false}));
+    }
+    TF_RETURN_IF_ERROR(CheckPosition(member, cycle, *state.var));
+    TF_ASSIGN_OR_RETURN(const Elements elements, FindElements(ctx, *state.var, member));
+
+    const Device device(ctx);
+    StoredArrays<Device, T> arrays(ctx, device);
+    const Stored* grad = arrays.Part(*elements.grad, elements.grad_offset, elements.size);
+    TF_RETURN_IF_ERROR(arrays.status());
+    if (kTarget == Target::kBase && member < cycle - 1) {
+      TF_RETURN_IF_ERROR(variables.MakeWritable(device, {"sum"}));
+      return Accumulate(device, elements.size, grad, state.sum->flat<Scalar>().data());
+    }
+    TF_RETURN_IF_ERROR(variables.MakeWritable(device, names));
+    TF_RETURN_IF_ERROR(TakeStep(device, state, elements, hyper, member, grad, &arrays));
+    return arrays.Finish();
   }
 
-  absl::Status Index(OpKernelContext* ctx, const char* name, int32_t* value) {
-    const Tensor* tensor = nullptr;
-    if (absl::Status status = GetScalar(ctx, type_string(), name, &tensor); !status.ok())
-      return status;
-    *value = tensor->scalar<int32_t>()();
-    return absl::OkStatus();
+  static std::vector<const char*> VariableNames(bool sums) {
+    std::vector<const char*> names = {"var"};
+    if (kRule == Rule::kMomentum) names.push_back("accum");
+    if (kRule == Rule::kAdam) names.insert(names.end(), {"m", "v", "count"});
+    if (sums) names.push_back("sum");
+    return names;
   }
 
-  absl::Status SameShape(const char* name, const Tensor& tensor,
-                         const tensorflow::TensorShape& shape) {
+  [[nodiscard]] absl::StatusOr<State> FindState(LockedVariables* variables, bool sums) const {
+    const auto wide = tensorflow::DataTypeToEnum<Scalar>::value;
+    State state;
+    TF_ASSIGN_OR_RETURN(state.var, variables->Get("var", tensorflow::DataTypeToEnum<T>::value));
+    if (sums) {
+      TF_ASSIGN_OR_RETURN(state.sum, variables->Get("sum", wide));
+    }
+    if (kRule == Rule::kMomentum) {
+      TF_ASSIGN_OR_RETURN(state.accum, variables->Get("accum", wide));
+    }
+    if (kRule == Rule::kAdam) {
+      TF_ASSIGN_OR_RETURN(state.m, variables->Get("m", wide));
+      TF_ASSIGN_OR_RETURN(state.v, variables->Get("v", wide));
+      TF_ASSIGN_OR_RETURN(state.count, variables->Get("count", tensorflow::DT_INT64));
+    }
+    TF_RETURN_IF_ERROR(CheckShapes(state));
+    return state;
+  }
+
+  [[nodiscard]] absl::Status CheckShapes(const State& state) const {
+    if (kTarget == Target::kMember) TF_RETURN_IF_ERROR(CheckStack(type_string(), *state.var));
+    for (auto [name, tensor] : {std::pair("sum", state.sum), std::pair("accum", state.accum),
+                                std::pair("m", state.m), std::pair("v", state.v)}) {
+      if (tensor != nullptr) TF_RETURN_IF_ERROR(CheckShape(name, *tensor, state.var->shape()));
+    }
+    if (state.count == nullptr) return absl::OkStatus();
+    tensorflow::TensorShape counts;
+    if (kTarget == Target::kMember) counts.AddDim(state.var->dim_size(0));
+    return CheckShape("count", *state.count, counts);
+  }
+
+  [[nodiscard]] absl::Status CheckShape(const char* name, const Tensor& tensor,
+                                        const tensorflow::TensorShape& shape) const {
     if (tensor.shape() == shape) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(type_string(), ": `", name, "` must have the shape ", shape.DebugString(),
                      ", as `var` demands. Received: shape=", tensor.shape().DebugString()));
   }
 
-  absl::Status Find(LockedVariables* variables, bool sums, State* s) {
-    const auto wide = tensorflow::DataTypeToEnum<Scalar>::value;
-    auto get = [&](const char* name, tensorflow::DataType dtype, Tensor** tensor) {
-      return variables->Get(name, dtype, tensor);
-    };
-    absl::Status status = get("var", tensorflow::DataTypeToEnum<T>::value, &s->var);
-    if (sums) status.Update(get("sum", wide, &s->sum));
-    if (kRule == Rule::kMomentum) status.Update(get("accum", wide, &s->accum));
+  // All but `scale`.
+  [[nodiscard]] absl::StatusOr<Hyper> GetHyperParameters(OpKernelContext* ctx) const {
+    Hyper hyper;
+    TF_ASSIGN_OR_RETURN(hyper.lr, GetHyperParameter(ctx, "lr", kNotNegative));
+    TF_ASSIGN_OR_RETURN(hyper.weight_decay, GetHyperParameter(ctx, "weight_decay", kNotNegative));
+    if (kRule == Rule::kMomentum) {
+      TF_ASSIGN_OR_RETURN(hyper.momentum, GetHyperParameter(ctx, "momentum", kFraction));
+    }
     if (kRule == Rule::kAdam) {
-      status.Update(get("m", wide, &s->m));
-      status.Update(get("v", wide, &s->v));
-      status.Update(get("count", tensorflow::DT_INT64, &s->count));
+      TF_ASSIGN_OR_RETURN(hyper.beta1, GetHyperParameter(ctx, "beta1", kFraction));
+      TF_ASSIGN_OR_RETURN(hyper.beta2, GetHyperParameter(ctx, "beta2", kFraction));
+      TF_ASSIGN_OR_RETURN(hyper.epsilon, GetHyperParameter(ctx, "epsilon", kNotNegative));
     }
-    if (!status.ok()) return status;
-    if (kTarget == Target::kMember) status = CheckStack(type_string(), *s->var);
-    if (!status.ok()) return status;
-    for (auto [name, tensor] : {std::pair("sum", s->sum), std::pair("accum", s->accum),
-                                std::pair("m", s->m), std::pair("v", s->v)}) {
-      if (tensor != nullptr) status.Update(SameShape(name, *tensor, s->var->shape()));
-    }
-    if (s->count != nullptr) {
-      tensorflow::TensorShape counts;
-      if (kTarget == Target::kMember) counts.AddDim(s->var->dim_size(0));
-      status.Update(SameShape("count", *s->count, counts));
-    }
-    return status;
+    return hyper;
   }
 
-  absl::Status Update(OpKernelContext* ctx) {
-    std::vector<const char*> names = {"var"};
-    if (kRule == Rule::kMomentum) names.push_back("accum");
-    if (kRule == Rule::kAdam) names.insert(names.end(), {"m", "v", "count"});
-    int32_t cycle = 0;
-    if (kTarget == Target::kBase) {
-      if (absl::Status status = Index(ctx, "cycle", &cycle); !status.ok()) return status;
-    }
-    // A sum of one gradient is not worth keeping: with a cycle of 1 there need be none.
-    const bool sums = kTarget == Target::kBase && cycle != 1;
-    if (sums) names.push_back("sum");
-    LockedVariables variables(ctx, type_string());
-    absl::Status status = variables.Lock(names, LockedVariables::Access::kWrite);
-    State s;
-    if (status.ok()) status = Find(&variables, sums, &s);
-    if (!status.ok()) return status;
+  [[nodiscard]] absl::StatusOr<Scalar> GetHyperParameter(OpKernelContext* ctx, const char* name,
+                                                         const Range& range) const {
+    TF_ASSIGN_OR_RETURN(const Tensor* const tensor, GetScalar(ctx, type_string(), name));
+    const Scalar value = static_cast<Scalar>(tensor->scalar<T>()());
+    TF_RETURN_IF_ERROR(CheckRange(type_string(), name, static_cast<double>(value), range));
+    return value;
+  }
 
-    Scalar lr = 0, weight_decay = 0, scale = 1, momentum = 0, beta1 = 0, beta2 = 0, epsilon = 0;
-    status.Update(Hyper(ctx, "lr", kNotNegative, &lr));
-    status.Update(Hyper(ctx, "weight_decay", kNotNegative, &weight_decay));
-    if (kRule == Rule::kMomentum) status.Update(Hyper(ctx, "momentum", kFraction, &momentum));
-    if (kRule == Rule::kAdam) {
-      status.Update(Hyper(ctx, "beta1", kFraction, &beta1));
-      status.Update(Hyper(ctx, "beta2", kFraction, &beta2));
-      status.Update(Hyper(ctx, "epsilon", kNotNegative, &epsilon));
-    }
-    int32_t member = 0;
-    status.Update(Index(ctx, "member", &member));
-    if (kTarget == Target::kBase) {
-      status.Update(Hyper(ctx, "scale", {0, 1, true, false}, &scale));
-      if (status.ok() && cycle < 1) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(type_string(), ": `cycle` must be at least 1. Received: cycle=", cycle));
-      }
-    }
-    if (!status.ok()) return status;
-    const int64_t rows = kTarget == Target::kMember ? s.var->dim_size(0) : cycle;
-    if (member < 0 || member >= rows) {
+  [[nodiscard]] absl::StatusOr<int32_t> GetIndex(OpKernelContext* ctx, const char* name) const {
+    TF_ASSIGN_OR_RETURN(const Tensor* const tensor, GetScalar(ctx, type_string(), name));
+    return tensor->scalar<int32_t>()();
+  }
+
+  [[nodiscard]] absl::Status CheckPosition(int32_t member, int32_t cycle, const Tensor& var) const {
+    if (kTarget == Target::kBase && cycle < 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat(type_string(), ": `member` must be in [0, ", rows, "), ",
-                       kTarget == Target::kMember ? "the rows of `var`" : "the length of `cycle`",
-                       ". Received: member=", member));
+          absl::StrCat(type_string(), ": `cycle` must be at least 1. Received: cycle=", cycle));
     }
+    const int64_t end = kTarget == Target::kMember ? var.dim_size(0) : cycle;
+    if (member >= 0 && member < end) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(type_string(), ": `member` must be in [0, ", end, "), ",
+                     kTarget == Target::kMember ? "the rows of `var`" : "the length of `cycle`",
+                     ". Received: member=", member));
+  }
 
-    // The gradient: of one row or of the stack for a member, of the whole for the base.
+  // For a member a row, and the gradient of that or of all rows; for the base the whole.
+  [[nodiscard]] absl::StatusOr<Elements> FindElements(OpKernelContext* ctx, const Tensor& var,
+                                                      int32_t member) const {
     const Tensor* grad = nullptr;
-    if (status = ctx->input("grad", &grad); !status.ok()) return status;
-    int64_t D = s.var->NumElements(), offset = 0, grad_offset = 0;
-    if (kTarget == Target::kMember) {
-      D /= rows;
-      offset = member * D;
-      tensorflow::TensorShape row = s.var->shape();
-      row.RemoveDim(0);
-      if (grad->shape() == s.var->shape()) {
-        grad_offset = offset;
-      } else if (grad->shape() != row) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(type_string(), ": `grad` must have the shape of a row of `var`, ",
-                         row.DebugString(), ", or of all of it, ", s.var->shape().DebugString(),
-                         ". Received: shape=", grad->shape().DebugString()));
-      }
-    } else if (status = SameShape("grad", *grad, s.var->shape()); !status.ok()) {
-      return status;
+    TF_RETURN_IF_ERROR(ctx->input("grad", &grad));
+    if (kTarget == Target::kBase) {
+      TF_RETURN_IF_ERROR(CheckShape("grad", *grad, var.shape()));
+      return Elements{var.NumElements(), 0, grad, 0};
     }
+    const int64_t size = var.NumElements() / var.dim_size(0), offset = member * size;
+    tensorflow::TensorShape row = var.shape();
+    row.RemoveDim(0);
+    if (grad->shape() == var.shape()) return Elements{size, offset, grad, offset};
+    if (grad->shape() == row) return Elements{size, offset, grad, 0};
+    return absl::InvalidArgumentError(
+        absl::StrCat(type_string(), ": `grad` must have the shape of a row of `var`, ",
+                     row.DebugString(), ", or of all of it, ", var.shape().DebugString(),
+                     ". Received: shape=", grad->shape().DebugString()));
+  }
 
-    const Device device(ctx);
-    StoredArrays<Device, T> arrays(ctx, device);
-    const Stored* g = arrays.Part(*grad, grad_offset, D);
-    if (!arrays.status().ok()) return arrays.status();
-    if (kTarget == Target::kBase && member < cycle - 1) {
-      if (status = variables.MakeWritable(device, {"sum"}); !status.ok()) return status;
-      return Accumulate(device, D, g, s.sum->flat<Scalar>().data());
-    }
-    if (status = variables.MakeWritable(device, names); !status.ok()) return status;
-    Stored* w = arrays.Updated(s.var, offset, D);
-    auto row = [&](Tensor* slot) { return slot->flat<Scalar>().data() + offset; };
-    const UpdateGradient<Stored> gradient = {g, sums ? row(s.sum) : nullptr, scale, weight_decay};
-    Scalar* rate = kRule == Rule::kAdam ? arrays.Scratch(1) : nullptr;
-    if (!arrays.status().ok()) return arrays.status();
+  [[nodiscard]] absl::Status TakeStep(const Device& device, const State& state,
+                                      const Elements& elements, const Hyper& hyper, int32_t member,
+                                      const Stored* grad, StoredArrays<Device, T>* arrays) const {
+    const int64_t D = elements.size;
+    auto row = [&](Tensor* slot) { return slot->flat<Scalar>().data() + elements.offset; };
+    const UpdateGradient<Stored> gradient = {grad, state.sum != nullptr ? row(state.sum) : nullptr,
+                                             hyper.scale, hyper.weight_decay};
+    Stored* w = arrays->Updated(state.var, elements.offset, D);
+    Scalar* rate = kRule == Rule::kAdam ? arrays->Scratch(1) : nullptr;
+    TF_RETURN_IF_ERROR(arrays->status());
     if constexpr (kRule == Rule::kSgd) {
-      status = Apply(device, SgdArgs<Stored>{D, w, gradient, lr});
+      return Apply(device, SgdArgs<Stored>{D, w, gradient, hyper.lr});
     } else if constexpr (kRule == Rule::kMomentum) {
-      status = Apply(device, MomentumArgs<Stored>{D, w, row(s.accum), gradient, lr, momentum,
-                                                  use_nesterov_, lr_in_accum_});
+      return Apply(device, MomentumArgs<Stored>{D, w, row(state.accum), gradient, hyper.lr,
+                                                hyper.momentum, use_nesterov_, lr_in_accum_});
     } else {
-      int64_t* count = s.count->flat<int64_t>().data() + (kTarget == Target::kMember ? member : 0);
-      status = Apply(device, AdamArgs<Stored>{D, w, row(s.m), row(s.v), gradient, lr, beta1, beta2,
-                                              epsilon, count, rate});
+      int64_t* count =
+          state.count->flat<int64_t>().data() + (kTarget == Target::kMember ? member : 0);
+      return Apply(device, AdamArgs<Stored>{D, w, row(state.m), row(state.v), gradient, hyper.lr,
+                                            hyper.beta1, hyper.beta2, hyper.epsilon, count, rate});
     }
-    status.Update(arrays.Finish());
-    return status;
   }
 
   bool use_nesterov_ = false;  // of momentum, as the next

@@ -14,35 +14,30 @@ using tensorflow::shape_inference::InferenceContext;
 int Rank(InferenceContext* c) { return c->RankKnown(c->input(0)) ? c->Rank(c->input(0)) : 0; }
 
 // Output 0 has the shape of x, with what the other inputs told of it; then the `further` ones.
-template <typename Rules, size_t kFurther>
-absl::Status InferShapes(InferenceContext* c, const std::string& op, const Rules& rules,
-                         bool channels_first, const char* const (&further)[kFurther]) {
-  ShapeMatcher sizes(op);
-  if (absl::Status status = MatchInputs(c, rules, &sizes); !status.ok()) return status;
+[[nodiscard]] absl::Status InferShapes(InferenceContext* c, const std::string& op,
+                                       absl::Span<const ShapeRule> rules, bool channels_first,
+                                       absl::Span<const char* const> further) {
+  TF_ASSIGN_OR_RETURN(const ShapeMatcher sizes, MatchInputs(c, op, rules));
   if (const int rank = Rank(c); rank > 0) {
     SetOutput(c, 0, sizes.Resolve(BatchNormImageShape(rank, channels_first)));
   } else {
     c->set_output(0, c->UnknownShape());
   }
-  for (size_t i = 0; i < kFurther; ++i) SetOutput(c, 1 + i, sizes.Resolve(further[i]));
+  for (size_t i = 0; i < further.size(); ++i) SetOutput(c, 1 + i, sizes.Resolve(further[i]));
   return absl::OkStatus();
 }
 
 absl::Status ForwardShapes(InferenceContext* c) {
   const std::string op = "LatePhase>BatchNorm";
-  BatchNormAttrs attrs;
-  BatchNormStatisticsAttrs statistics;
-  absl::Status status = GetBatchNormAttrs(c, op, &attrs);
-  status.Update(GetBatchNormStatisticsAttrs(c, op, &statistics));
-  if (!status.ok()) return status;
+  TF_ASSIGN_OR_RETURN(const BatchNormAttrs attrs, GetBatchNormAttrs(c, op));
+  TF_RETURN_IF_ERROR(GetBatchNormStatisticsAttrs(c, op).status());
   return InferShapes(c, op, BatchNormInputs(attrs.channels_first), attrs.channels_first,
                      kBatchNormFurtherOutputs);
 }
 
 absl::Status GradShapes(InferenceContext* c) {
   const std::string op = "LatePhase>BatchNormGrad";
-  BatchNormAttrs attrs;
-  if (absl::Status status = GetBatchNormAttrs(c, op, &attrs); !status.ok()) return status;
+  TF_ASSIGN_OR_RETURN(const BatchNormAttrs attrs, GetBatchNormAttrs(c, op));
   return InferShapes(c, op, BatchNormGradInputs(Rank(c), attrs.channels_first),
                      attrs.channels_first, kBatchNormGradFurtherOutputs);
 }

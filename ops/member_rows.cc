@@ -1,6 +1,6 @@
 #include "ops/member_rows.h"
 
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 
 namespace late_phase {
 namespace ops {
@@ -19,20 +19,20 @@ auto OfType(tensorflow::DataType dtype) {
 }  // namespace
 
 Output ReadMember(const Scope& scope, Input var, Input member, tensorflow::DataType dtype) {
-  return OutputOf(AddOp(scope, "LatePhase>ReadMember", "ReadMember", {var, member}, OfType(dtype)),
-                  0);
+  return GetOutput(
+      AddNode(scope, "LatePhase>ReadMember", "ReadMember", {var, member}, OfType(dtype)), 0);
 }
 
 Output Collapse(const Scope& scope, Input var, tensorflow::DataType dtype) {
-  return OutputOf(AddOp(scope, "LatePhase>Collapse", "Collapse", {var}, OfType(dtype)), 0);
+  return GetOutput(AddNode(scope, "LatePhase>Collapse", "Collapse", {var}, OfType(dtype)), 0);
 }
 
 Operation Spawn(const Scope& scope, Input var, Input sigma, Input seed) {
-  return AddOp(scope, "LatePhase>Spawn", "Spawn", {var, sigma, seed});
+  return AddNode(scope, "LatePhase>Spawn", "Spawn", {var, sigma, seed});
 }
 
 Operation SwaUpdate(const Scope& scope, Input average, Input source, Input count) {
-  return AddOp(scope, "LatePhase>SwaUpdate", "SwaUpdate", {average, source, count});
+  return AddNode(scope, "LatePhase>SwaUpdate", "SwaUpdate", {average, source, count});
 }
 
 }  // namespace ops

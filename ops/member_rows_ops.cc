@@ -3,6 +3,7 @@
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace late_phase {
 namespace {
@@ -11,17 +12,15 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 // A row of the variable, as far as its handle tells the shape.
-absl::Status RowOfVariable(InferenceContext* c) {
+absl::Status InferRow(InferenceContext* c) {
   c->set_output(0, c->UnknownShape());
   const auto* handle = c->input_handle_shapes_and_types(0);
   if (handle == nullptr || handle->empty() || !c->RankKnown((*handle)[0].shape)) {
     return absl::OkStatus();
   }
   ShapeHandle row;
-  if (absl::Status status = c->WithRankAtLeast((*handle)[0].shape, 1, &row); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = c->Subshape((*handle)[0].shape, 1, &row); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(c->WithRankAtLeast((*handle)[0].shape, 1, &row));
+  TF_RETURN_IF_ERROR(c->Subshape((*handle)[0].shape, 1, &row));
   c->set_output(0, row);
   return absl::OkStatus();
 }
@@ -32,14 +31,14 @@ REGISTER_OP("LatePhase>ReadMember")
     .Input("member: int32")  // []
     .Output("row: dtype")    // [...]
     .SetIsStateful()
-    .SetShapeFn(RowOfVariable);
+    .SetShapeFn(InferRow);
 
 REGISTER_OP("LatePhase>Collapse")
     .Attr("dtype: {half, bfloat16, float, double}")
     .Input("var: resource")  // [K, ...]
     .Output("mean: dtype")   // [...]
     .SetIsStateful()
-    .SetShapeFn(RowOfVariable);
+    .SetShapeFn(InferRow);
 
 REGISTER_OP("LatePhase>Spawn")
     .Attr("S: {half, bfloat16, float, double}")

@@ -11,9 +11,10 @@
 
 namespace late_phase {
 
-inline absl::Status NoSecondOrder(const tensorflow::Scope&, const tensorflow::Operation& op,
-                                  const std::vector<tensorflow::Output>&,
-                                  std::vector<tensorflow::Output>*) {
+[[nodiscard]] inline absl::Status NoSecondOrder(const tensorflow::Scope&,
+                                                const tensorflow::Operation& op,
+                                                const std::vector<tensorflow::Output>&,
+                                                std::vector<tensorflow::Output>*) {
   return absl::UnimplementedError(
       absl::StrCat(op.node()->type_string(),
                    ": second-order gradients are not available. Received: a gradient of node ",

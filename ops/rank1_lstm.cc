@@ -1,6 +1,6 @@
 #include "ops/rank1_lstm.h"
 
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 
 namespace late_phase {
 namespace ops {
@@ -9,16 +9,16 @@ namespace {
 // Both forms have the same outputs.
 template <typename Wrapper>
 void Build(const tensorflow::Scope& scope, const char* op, const char* name,
-           const std::vector<tensorflow::Input>& inputs, const Rank1LstmAttrs& attrs,
+           absl::Span<const tensorflow::Input> inputs, const Rank1LstmAttrs& attrs,
            Wrapper* wrapper) {
-  wrapper->operation = AddOp(scope, op, name, inputs, [&](tensorflow::NodeBuilder* builder) {
+  wrapper->operation = AddNode(scope, op, name, inputs, [&](tensorflow::NodeBuilder* builder) {
     builder->Attr("is_training", attrs.is_training);
   });
-  wrapper->h = OutputOf(wrapper->operation, 0);
-  wrapper->final_h = OutputOf(wrapper->operation, 1);
-  wrapper->final_c = OutputOf(wrapper->operation, 2);
-  wrapper->gates = OutputOf(wrapper->operation, 3);
-  wrapper->cells = OutputOf(wrapper->operation, 4);
+  wrapper->h = GetOutput(wrapper->operation, 0);
+  wrapper->final_h = GetOutput(wrapper->operation, 1);
+  wrapper->final_c = GetOutput(wrapper->operation, 2);
+  wrapper->gates = GetOutput(wrapper->operation, 3);
+  wrapper->cells = GetOutput(wrapper->operation, 4);
 }
 
 }  // namespace

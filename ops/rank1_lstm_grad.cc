@@ -1,13 +1,17 @@
 // C++ gradient functions of the rank-1 LSTM family: each only calls its Grad op. The Python ones:
 // python/late_phase/gradients.py.
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "ops/add_op.h"
+#include "absl/types/span.h"
+#include "ops/add_node.h"
 #include "ops/no_second_order.h"
 #include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 namespace {
@@ -17,17 +21,14 @@ using tensorflow::Operation;
 using tensorflow::Output;
 using tensorflow::Scope;
 
-// Calls `grad_op` on the forward inputs (`bias` left out, of which the gradient does not depend),
+// Adds `grad_op` on the forward inputs (`bias` left out, on which the gradient does not depend),
 // the forward outputs h, gates, cells, and the gradients of h, final_h, final_c.
-absl::Status CallGradOp(const Scope& scope, const Operation& op, const std::string& grad_op,
-                        const std::string& name, int skipped_input,
-                        const std::vector<Output>& grad_inputs, Operation* result) {
+[[nodiscard]] absl::StatusOr<Operation> AddGradNode(const Scope& scope, const Operation& op,
+                                                    const std::string& grad_op,
+                                                    const std::string& name, int skipped_input,
+                                                    absl::Span<const Output> grad_inputs) {
   bool is_training = true;
-  if (absl::Status status =
-          tensorflow::GetNodeAttr(op.node()->attrs(), "is_training", &is_training);
-      !status.ok()) {
-    return status;
-  }
+  TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(op.node()->attrs(), "is_training", &is_training));
   if (!is_training) {
     return absl::InvalidArgumentError(
         absl::StrCat(op.node()->type_string(), ": `is_training` must be true for a gradient, ",
@@ -45,19 +46,17 @@ absl::Status CallGradOp(const Scope& scope, const Operation& op, const std::stri
     inputs.push_back(used ? Input(grad_inputs[i])
                           : Input(tensorflow::ops::ZerosLike(scope, op.output(i))));
   }
-  *result = AddOp(scope, grad_op, name, inputs);
-  return scope.status();
+  const Operation grad = AddNode(scope, grad_op, name, inputs);
+  TF_RETURN_IF_ERROR(scope.status());
+  return grad;
 }
 
 absl::Status Rank1LstmGrad(const Scope& scope, const Operation& op,
                            const std::vector<Output>& grad_inputs,
                            std::vector<Output>* grad_outputs) {
-  Operation grad;
-  if (absl::Status status = CallGradOp(scope, op, "LatePhase>Rank1LstmGrad", "Rank1LstmGrad",
-                                       /*skipped_input=*/5, grad_inputs, &grad);
-      !status.ok()) {
-    return status;
-  }
+  TF_ASSIGN_OR_RETURN(const Operation grad,
+                      AddGradNode(scope, op, "LatePhase>Rank1LstmGrad", "Rank1LstmGrad",
+                                  /*skipped_input=*/5, grad_inputs));
   for (int i = 0; i < 8; ++i) grad_outputs->push_back(grad.output(i));
   grad_outputs->push_back(tensorflow::NoGradient());  // member
   return scope.status();
@@ -67,13 +66,9 @@ REGISTER_GRADIENT_OP("LatePhase>Rank1Lstm", Rank1LstmGrad);
 absl::Status Rank1LstmTokensGrad(const Scope& scope, const Operation& op,
                                  const std::vector<Output>& grad_inputs,
                                  std::vector<Output>* grad_outputs) {
-  Operation grad;
-  if (absl::Status status =
-          CallGradOp(scope, op, "LatePhase>Rank1LstmTokensGrad", "Rank1LstmTokensGrad",
-                     /*skipped_input=*/-1, grad_inputs, &grad);
-      !status.ok()) {
-    return status;
-  }
+  TF_ASSIGN_OR_RETURN(const Operation grad,
+                      AddGradNode(scope, op, "LatePhase>Rank1LstmTokensGrad", "Rank1LstmTokensGrad",
+                                  /*skipped_input=*/-1, grad_inputs));
   grad_outputs->push_back(tensorflow::NoGradient());  // tokens
   for (int i = 0; i < 6; ++i) grad_outputs->push_back(grad.output(i));
   grad_outputs->push_back(tensorflow::NoGradient());  // member

@@ -9,14 +9,11 @@ namespace {
 
 using tensorflow::shape_inference::InferenceContext;
 
-template <size_t kInputs>
-absl::Status ForwardShapes(InferenceContext* c, const char* op,
-                           const ShapeRule (&inputs)[kInputs]) {
+[[nodiscard]] absl::Status ForwardShapes(InferenceContext* c, const char* op,
+                                         absl::Span<const ShapeRule> inputs) {
   bool is_training = true;
-  if (absl::Status status = c->GetAttr("is_training", &is_training); !status.ok()) return status;
-  if (absl::Status status = InferFromRules(c, op, inputs, kRank1LstmOutputs); !status.ok()) {
-    return status;
-  }
+  TF_RETURN_IF_ERROR(c->GetAttr("is_training", &is_training));
+  TF_RETURN_IF_ERROR(InferFromRules(c, op, inputs, kRank1LstmOutputs));
   if (!is_training) {
     SetOutput(c, 3, {0, 0, 0});
     SetOutput(c, 4, {0, 0, 0});

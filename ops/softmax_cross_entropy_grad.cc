@@ -1,6 +1,6 @@
 // C++ gradient function of the softmax cross-entropy: it only calls the Grad op. The Python one:
 // python/late_phase/gradients.py.
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 #include "ops/no_second_order.h"
 #include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/gradients.h"
@@ -17,9 +17,9 @@ absl::Status SoftmaxCrossEntropyGrad(const Scope& scope, const Operation& op,
                                      std::vector<Output>* grad_outputs) {
   // features, kernel, dlogits and the gradient of the loss.
   const Operation grad =
-      AddOp(scope, "LatePhase>SoftmaxCrossEntropyGrad", "SoftmaxCrossEntropyGrad",
-            {op.input(0), op.input(1), op.output(1), grad_inputs[0]});
-  for (int i = 0; i < 3; ++i) grad_outputs->push_back(OutputOf(grad, i));
+      AddNode(scope, "LatePhase>SoftmaxCrossEntropyGrad", "SoftmaxCrossEntropyGrad",
+              {op.input(0), op.input(1), op.output(1), grad_inputs[0]});
+  for (int i = 0; i < 3; ++i) grad_outputs->push_back(GetOutput(grad, i));
   grad_outputs->push_back(tensorflow::NoGradient());  // labels
   return scope.status();
 }

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <memory>
 
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/public/session.h"
@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   Tensor table = zeros({3, 8});  // three symbols, two units
   for (int symbol = 0; symbol < 3; ++symbol)
     table.matrix<float>()(symbol, 4) = symbol;  // gate g of unit 0
-  const tensorflow::Operation lstm = late_phase::AddOp(
+  const tensorflow::Operation lstm = late_phase::AddNode(
       scope, "LatePhase>Rank1LstmTokens", "lstm",
       {tokens, table, /*initial_h=*/zeros({3, 2}), /*initial_c=*/zeros({3, 2}),
        /*recurrent_kernel=*/zeros({2, 8}), /*u=*/zeros({1, 2}), /*v=*/zeros({1, 8}), /*member=*/0},

@@ -92,13 +92,13 @@ bool RunsInChild(void (*instructions)()) {
   return ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-Amx AmxOf(bool announced, void (*use)()) {
+Amx TryAmx(bool announced, void (*use)()) {
   if (!announced) return Amx::kNone;
   return RunsInChild(use) ? Amx::kGranted : Amx::kRefused;
 }
 
 Amx AskAmx() {
-  return AmxOf(AmxIsAnnounced(), [] { MultiplyTiles(TilePalette()); });
+  return TryAmx(AmxIsAnnounced(), [] { MultiplyTiles(TilePalette()); });
 }
 
 const char* AmxText(Amx amx) {

@@ -19,10 +19,10 @@ inline constexpr char kOneDnnWithoutAmx[] = "AVX512_CORE_FP16";
 enum class Amx { kNone, kGranted, kRefused };
 
 // Asks the processor, and tries it if the answer is yes: a few milliseconds.
-Amx AskAmx();
+[[nodiscard]] Amx AskAmx();
 
 // The parts of AskAmx: `announced` is the processor's answer, `use` what is tried, in a child.
-Amx AmxOf(bool announced, void (*use)());
+[[nodiscard]] Amx TryAmx(bool announced, void (*use)());
 bool AmxIsAnnounced();
 unsigned TilePalette();                // the one oneDNN would use: the last that is announced
 void MultiplyTiles(unsigned palette);  // a product of one by one, as oneDNN would make it

@@ -14,12 +14,12 @@ namespace late_phase {
 
 // T: Half, BFloat16.
 template <typename T>
-std::string WidenGpu(int64_t size, const T* from, float* to, CudaStream stream);
+[[nodiscard]] std::string WidenGpu(int64_t size, const T* from, float* to, CudaStream stream);
 template <typename T>
-std::string RoundGpu(int64_t size, const float* from, T* to, CudaStream stream);
+[[nodiscard]] std::string RoundGpu(int64_t size, const float* from, T* to, CudaStream stream);
 
-std::string CopyGpu(size_t bytes, const void* from, void* to, CudaStream stream);
-std::string ZeroGpu(size_t bytes, void* to, CudaStream stream);
+[[nodiscard]] std::string CopyGpu(size_t bytes, const void* from, void* to, CudaStream stream);
+[[nodiscard]] std::string ZeroGpu(size_t bytes, void* to, CudaStream stream);
 
 }  // namespace late_phase
 

@@ -26,7 +26,7 @@ struct Convert {
 };
 
 template <typename From, typename To>
-std::string ConvertAll(int64_t size, const From* from, To* to, CudaStream stream) {
+[[nodiscard]] std::string ConvertAll(int64_t size, const From* from, To* to, CudaStream stream) {
   constexpr int kLanes = kWidestPack<float>;
   const bool aligned = IsAligned<kLanes>(from) && IsAligned<kLanes>(to);
   return ForElements<kLanes>("Convert", size, aligned, Convert<From, To>{from, to}, stream);

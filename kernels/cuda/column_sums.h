@@ -85,10 +85,11 @@ struct MatrixElement {
 
 // sums[column] = Σ_row value(row, column); 0 without rows.
 template <typename S, class Value>
-std::string ColumnSums(const char* name, int64_t rows, int64_t columns, const Value& value,
-                       S* sums,       // [columns] out
-                       S* workspace,  // scratch of ColumnSumsWorkspace elements
-                       cudaStream_t stream) {
+[[nodiscard]] std::string ColumnSums(const char* name, int64_t rows, int64_t columns,
+                                     const Value& value,
+                                     S* sums,       // [columns] out
+                                     S* workspace,  // scratch of ColumnSumsWorkspace elements
+                                     cudaStream_t stream) {
   const dim3 block(kWarp, kSumWarps);
   auto add = [&](int64_t of_rows, int64_t slices, auto of_value, S* to) {
     const auto kernel = ColumnSumsKernel<S, decltype(of_value)>;

@@ -12,7 +12,7 @@ std::string CudaVersionText(int version);
 // What to tell the user when the library is loaded; empty if there is nothing to tell. `toolkit` is
 // what the library was built with, `driver` the newest version that the driver serves, 0 without a
 // driver. Within a major version every driver serves every toolkit.
-std::string DriverWarning(int toolkit, int driver);
+[[nodiscard]] std::string DriverWarning(int toolkit, int driver);
 
 }  // namespace late_phase
 

@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(kElementsThreads, kElementsBlocks)
 }
 
 template <int kLanes, class Function>
-std::string LaunchElements(const char* name, int64_t D, const Function& function,
-                           cudaStream_t stream) {
+[[nodiscard]] std::string LaunchElements(const char* name, int64_t D, const Function& function,
+                                         cudaStream_t stream) {
   constexpr int64_t kBlock = int64_t{kElementsThreads} * kLanes;
   const auto kernel = ElementsKernel<kLanes, Function>;
   const unsigned grid = GridForBlocks((D + kBlock - 1) / kBlock, kernel, kElementsThreads, 0);
@@ -45,8 +45,8 @@ std::string LaunchElements(const char* name, int64_t D, const Function& function
 // All D elements, `kLanes` at a time where every array is aligned to that, else one by one: a warp
 // joins the reads of single elements all the same.
 template <int kLanes, class Function>
-std::string ForElements(const char* name, int64_t D, bool aligned, const Function& function,
-                        cudaStream_t stream) {
+[[nodiscard]] std::string ForElements(const char* name, int64_t D, bool aligned,
+                                      const Function& function, cudaStream_t stream) {
   if (D == 0) return "";
   return aligned ? LaunchElements<kLanes>(name, D, function, stream)
                  : LaunchElements<1>(name, D, function, stream);

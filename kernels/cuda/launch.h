@@ -15,7 +15,7 @@ namespace late_phase {
 
 // Empty for success, else what went wrong. Takes the error back from the runtime: it is reported
 // here, and not once more by whoever asks next.
-inline std::string CudaErrorText(const std::string& what, cudaError_t error) {
+[[nodiscard]] inline std::string CudaErrorText(const std::string& what, cudaError_t error) {
   if (error == cudaSuccess) return "";
   cudaGetLastError();
   return what + ": " + cudaGetErrorString(error);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/half_types.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -80,7 +81,7 @@ class OpArrays {
     }
   }
 
-  Element* Output(const char* name, const std::vector<int64_t>& dims) {
+  Element* Output(const char* name, absl::Span<const int64_t> dims) {
     tensorflow::Tensor* tensor = nullptr;
     tensorflow::TensorShape shape;  // built with a status: sizes of empty inputs may overflow here
     if (!Keep(tensorflow::TensorShape::BuildTensorShape(dims, &shape)) ||
@@ -117,7 +118,7 @@ class OpArrays {
   }
 
   // Rounds the results into the tensors. To be called once, after the core has run.
-  absl::Status Finish() {
+  [[nodiscard]] absl::Status Finish() {
     if constexpr (kWidened) {
       for (const Rounded& later : rounded_later_) {
         Keep(device_.template Round<T>(later.size, later.wide, later.to));
@@ -126,7 +127,7 @@ class OpArrays {
     return status_;
   }
 
-  const absl::Status& status() const { return status_; }
+  [[nodiscard]] const absl::Status& status() const { return status_; }
 
  private:
   static constexpr bool kWidened = sizeof(Element) != sizeof(T);

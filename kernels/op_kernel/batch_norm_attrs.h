@@ -8,9 +8,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/op_kernel/check_range.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 
@@ -26,14 +29,13 @@ struct BatchNormStatisticsAttrs {
   double epsilon = 0, momentum = 0;
 };
 
-// A string attribute that must be one of two.
+// Whether a string attribute, which must be one of two, is the `other`.
 template <typename Context>
-absl::Status GetChoice(Context* ctx, const std::string& op, const char* name, const char* usual,
-                       const char* other, bool* is_other) {
+[[nodiscard]] absl::StatusOr<bool> GetChoice(Context* ctx, const std::string& op, const char* name,
+                                             const char* usual, const char* other) {
   std::string value;
-  if (absl::Status status = ctx->GetAttr(name, &value); !status.ok()) return status;
-  *is_other = value == other;
-  if (*is_other || value == usual) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(ctx->GetAttr(name, &value));
+  if (value == usual || value == other) return value == other;
   return absl::InvalidArgumentError(absl::StrCat(op, ": `", name, "` must be ", usual, " or ",
                                                  other, ". Received: ", name, "=", value));
 }
@@ -41,16 +43,17 @@ absl::Status GetChoice(Context* ctx, const std::string& op, const char* name, co
 // Also holds the types against each other: U, of all arrays without rows, is float for half types
 // and else T itself.
 template <typename Context>
-absl::Status GetBatchNormAttrs(Context* ctx, const std::string& op, BatchNormAttrs* attrs) {
+[[nodiscard]] absl::StatusOr<BatchNormAttrs> GetBatchNormAttrs(Context* ctx,
+                                                               const std::string& op) {
   tensorflow::DataType rows, statistics;
-  absl::Status status = ctx->GetAttr("T", &rows);
-  status.Update(ctx->GetAttr("U", &statistics));
-  status.Update(ctx->GetAttr("is_training", &attrs->is_training));
-  status.Update(GetChoice(ctx, op, "activation", "Identity", "Relu", &attrs->relu));
-  status.Update(GetChoice(ctx, op, "data_format", "NHWC", "NCHW", &attrs->channels_first));
-  if (!status.ok()) return status;
+  BatchNormAttrs attrs;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("T", &rows));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("U", &statistics));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("is_training", &attrs.is_training));
+  TF_ASSIGN_OR_RETURN(attrs.relu, GetChoice(ctx, op, "activation", "Identity", "Relu"));
+  TF_ASSIGN_OR_RETURN(attrs.channels_first, GetChoice(ctx, op, "data_format", "NHWC", "NCHW"));
   const auto wanted = rows == tensorflow::DT_DOUBLE ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT;
-  if (statistics == wanted) return absl::OkStatus();
+  if (statistics == wanted) return attrs;
   return absl::InvalidArgumentError(
       absl::StrCat(op, ": `scale` and all other arrays without rows must be of type ",
                    tensorflow::DataTypeString(wanted), ", because `x` is of type ",
@@ -59,17 +62,15 @@ absl::Status GetBatchNormAttrs(Context* ctx, const std::string& op, BatchNormAtt
 }
 
 template <typename Context>
-absl::Status GetBatchNormStatisticsAttrs(Context* ctx, const std::string& op,
-                                         BatchNormStatisticsAttrs* attrs) {
+[[nodiscard]] absl::StatusOr<BatchNormStatisticsAttrs> GetBatchNormStatisticsAttrs(
+    Context* ctx, const std::string& op) {
   float epsilon = 0, momentum = 0;
-  absl::Status status = ctx->GetAttr("epsilon", &epsilon);
-  status.Update(ctx->GetAttr("momentum", &momentum));
-  attrs->epsilon = epsilon;
-  attrs->momentum = momentum;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("epsilon", &epsilon));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("momentum", &momentum));
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  status.Update(CheckRange(op, "epsilon", attrs->epsilon, {0, kInfinity, true, true}));
-  status.Update(CheckRange(op, "momentum", attrs->momentum, {0, 1}));
-  return status;
+  TF_RETURN_IF_ERROR(CheckRange(op, "epsilon", epsilon, {0, kInfinity, true, true}));
+  TF_RETURN_IF_ERROR(CheckRange(op, "momentum", momentum, {0, 1}));
+  return BatchNormStatisticsAttrs{epsilon, momentum};
 }
 
 }  // namespace late_phase

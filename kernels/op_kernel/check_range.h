@@ -15,8 +15,8 @@ struct Range {
   bool low_open = false, high_open = false;
 };
 
-inline absl::Status CheckRange(const std::string& op, const char* name, double value,
-                               const Range& range) {
+[[nodiscard]] inline absl::Status CheckRange(const std::string& op, const char* name, double value,
+                                             const Range& range) {
   const bool above = range.low_open ? value > range.low : value >= range.low;
   const bool below = range.high_open ? value < range.high : value <= range.high;
   if (above && below) return absl::OkStatus();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/platform/errors.h"
 #include "unsupported/Eigen/CXX11/Tensor"
 
 namespace late_phase {
@@ -42,7 +43,7 @@ Parallel Cpu::threads() const {
 absl::Status Cpu::CheckIndices(const std::string& op, const char* name, int64_t limit,
                                const char* of_what) const {
   const tensorflow::Tensor* tensor = nullptr;
-  if (absl::Status status = ctx_->input(name, &tensor); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(ctx_->input(name, &tensor));
   const auto indices = tensor->flat<int32_t>();
   for (int64_t i = 0; i < tensor->NumElements(); ++i) {
     const int32_t index = indices(i);

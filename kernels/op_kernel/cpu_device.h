@@ -28,19 +28,19 @@ class Cpu {
 
   // Every value of the int32 input of this name must be in [0, limit); `of_what` says what `limit`
   // counts: "the rows of `table`".
-  absl::Status CheckIndices(const std::string& op, const char* name, int64_t limit,
-                            const char* of_what) const;
+  [[nodiscard]] absl::Status CheckIndices(const std::string& op, const char* name, int64_t limit,
+                                          const char* of_what) const;
 
   // T: Eigen::half, Eigen::bfloat16.
   template <typename T>
-  absl::Status Widen(int64_t size, const T* from, float* to) const;
+  [[nodiscard]] absl::Status Widen(int64_t size, const T* from, float* to) const;
   template <typename T>
-  absl::Status Round(int64_t size, const float* from, T* to) const;
-  absl::Status Copy(size_t bytes, const void* from, void* to) const {
+  [[nodiscard]] absl::Status Round(int64_t size, const float* from, T* to) const;
+  [[nodiscard]] absl::Status Copy(size_t bytes, const void* from, void* to) const {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return absl::OkStatus();
   }
-  absl::Status Zero(size_t bytes, void* to) const {
+  [[nodiscard]] absl::Status Zero(size_t bytes, void* to) const {
     if (bytes > 0) std::memset(to, 0, bytes);
     return absl::OkStatus();
   }

@@ -4,7 +4,7 @@
 
 namespace late_phase {
 
-absl::Status Gpu::StatusOf(const std::string& error) const {
+absl::Status Gpu::ToStatus(const std::string& error) const {
   if (error.empty()) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(ctx_->op_kernel().type_string(), ": ", error));
 }

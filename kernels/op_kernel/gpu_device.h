@@ -22,7 +22,7 @@ struct GpuStream {
   CudaStream stream;
   std::unique_ptr<CudaMatmul> matmul;
 };
-GpuStream StreamOf(tensorflow::OpKernelContext* ctx);
+GpuStream GetGpuStream(tensorflow::OpKernelContext* ctx);
 
 class Gpu {
  public:
@@ -33,32 +33,35 @@ class Gpu {
       std::conditional_t<std::is_same_v<T, Eigen::half>, Half,
                          std::conditional_t<std::is_same_v<T, Eigen::bfloat16>, BFloat16, T>>;
 
-  explicit Gpu(tensorflow::OpKernelContext* ctx) : ctx_(ctx), on_(StreamOf(ctx)) {}
+  explicit Gpu(tensorflow::OpKernelContext* ctx) : ctx_(ctx), on_(GetGpuStream(ctx)) {}
 
   CudaStream stream() const { return on_.stream; }
   const CudaMatmul& matmul() const { return *on_.matmul; }
 
   // Of what a core returned.
-  absl::Status StatusOf(const std::string& error) const;
+  [[nodiscard]] absl::Status ToStatus(const std::string& error) const;
 
   // Values in device memory cannot be refused without a wait: the cores make NaN of what they
   // touch.
-  absl::Status CheckIndices(const std::string&, const char*, int64_t, const char*) const {
+  [[nodiscard]] absl::Status CheckIndices(const std::string&, const char*, int64_t,
+                                          const char*) const {
     return absl::OkStatus();
   }
 
   template <typename T>
-  absl::Status Widen(int64_t size, const T* from, float* to) const {
-    return StatusOf(WidenGpu(size, reinterpret_cast<const Stored<T>*>(from), to, stream()));
+  [[nodiscard]] absl::Status Widen(int64_t size, const T* from, float* to) const {
+    return ToStatus(WidenGpu(size, reinterpret_cast<const Stored<T>*>(from), to, stream()));
   }
   template <typename T>
-  absl::Status Round(int64_t size, const float* from, T* to) const {
-    return StatusOf(RoundGpu(size, from, reinterpret_cast<Stored<T>*>(to), stream()));
+  [[nodiscard]] absl::Status Round(int64_t size, const float* from, T* to) const {
+    return ToStatus(RoundGpu(size, from, reinterpret_cast<Stored<T>*>(to), stream()));
   }
-  absl::Status Copy(size_t bytes, const void* from, void* to) const {
-    return StatusOf(CopyGpu(bytes, from, to, stream()));
+  [[nodiscard]] absl::Status Copy(size_t bytes, const void* from, void* to) const {
+    return ToStatus(CopyGpu(bytes, from, to, stream()));
   }
-  absl::Status Zero(size_t bytes, void* to) const { return StatusOf(ZeroGpu(bytes, to, stream())); }
+  [[nodiscard]] absl::Status Zero(size_t bytes, void* to) const {
+    return ToStatus(ZeroGpu(bytes, to, stream()));
+  }
   void BeforeWriting(void*, size_t) const {}
 
  private:

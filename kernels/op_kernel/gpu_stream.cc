@@ -30,7 +30,7 @@ class BlasMatmul : public CudaMatmul {
 
  private:
   template <typename T>
-  std::string Multiply(const CudaProduct& p, const T* a, const T* b, T* c) const {
+  [[nodiscard]] std::string Multiply(const CudaProduct& p, const T* a, const T* b, T* c) const {
     if (p.m == 0 || p.n == 0) return "";
     if (p.k == 0) {
       return p.add ? ""
@@ -65,7 +65,7 @@ class BlasMatmul : public CudaMatmul {
 
 }  // namespace
 
-GpuStream StreamOf(tensorflow::OpKernelContext* ctx) {
+GpuStream GetGpuStream(tensorflow::OpKernelContext* ctx) {
   se::Stream* stream = ctx->op_device_context()->stream();
   return {static_cast<CudaStream>(stream->platform_specific_handle().stream),
           std::make_unique<BlasMatmul>(stream)};

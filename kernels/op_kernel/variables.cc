@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 
@@ -12,29 +14,30 @@ using tensorflow::Tensor;
 // The lock of a variable. Its class is deprecated in TensorFlow, which still has no other.
 using MutexPointer = decltype(std::declval<tensorflow::Var&>().mu());
 
-absl::Status LockedVariables::Lock(const std::vector<const char*>& names, Access access) {
+absl::StatusOr<LockedVariables::Variable> LockedVariables::Find(const char* name) const {
+  const Tensor* input = nullptr;
+  TF_RETURN_IF_ERROR(ctx_->input(name, &input));
+  if (input->NumElements() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        op_, ": `", name,
+        "` must be the handle of one variable. Received: shape=", input->shape().DebugString()));
+  }
+  const tensorflow::ResourceHandle& handle = input->flat<tensorflow::ResourceHandle>()(0);
+  Variable variable{name, nullptr};
+  // Refuses a handle of another device, too.
+  const absl::Status status = tensorflow::LookupResource(ctx_, handle, &variable.var);
+  if (status.ok()) return variable;
+  const std::string text = absl::StrCat(
+      op_, ": `", name, "` must be an initialised variable of this device. Received: variable ",
+      handle.name(), " of device ", handle.device(), " (", status.message(), ")");
+  return absl::IsInvalidArgument(status) ? absl::InvalidArgumentError(text)
+                                         : absl::FailedPreconditionError(text);
+}
+
+absl::Status LockedVariables::Lock(absl::Span<const char* const> names, Access access) {
   std::vector<MutexPointer> order;
   for (const char* name : names) {
-    tensorflow::ResourceHandle handle;
-    const Tensor* input = nullptr;
-    if (absl::Status status = ctx_->input(name, &input); !status.ok()) return status;
-    if (input->NumElements() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          op_, ": `", name,
-          "` must be the handle of one variable. Received: shape=", input->shape().DebugString()));
-    }
-    handle = input->flat<tensorflow::ResourceHandle>()(0);
-    Variable variable;
-    variable.name = name;
-    // Refuses a handle of another device, too.
-    if (absl::Status status = tensorflow::LookupResource(ctx_, handle, &variable.var);
-        !status.ok()) {
-      const std::string text = absl::StrCat(
-          op_, ": `", name, "` must be an initialised variable of this device. Received: variable ",
-          handle.name(), " of device ", handle.device(), " (", status.message(), ")");
-      return absl::IsInvalidArgument(status) ? absl::InvalidArgumentError(text)
-                                             : absl::FailedPreconditionError(text);
-    }
+    TF_ASSIGN_OR_RETURN(Variable variable, Find(name));
     order.push_back(variable.var->mu());
     variables_.push_back(std::move(variable));
   }
@@ -62,21 +65,20 @@ absl::Status LockedVariables::Lock(const std::vector<const char*>& names, Access
   return absl::OkStatus();
 }
 
-absl::Status LockedVariables::Get(const char* name, tensorflow::DataType dtype, Tensor** value) {
-  for (Variable& variable : variables_) {
+absl::StatusOr<Tensor*> LockedVariables::Get(const char* name, tensorflow::DataType dtype) {
+  for (const Variable& variable : variables_) {
     if (variable.name != name) continue;
-    *value = variable.var->tensor();
-    if (dtype == tensorflow::DT_INVALID || (*value)->dtype() == dtype) return absl::OkStatus();
+    Tensor* value = variable.var->tensor();
+    if (dtype == tensorflow::DT_INVALID || value->dtype() == dtype) return value;
     return absl::InvalidArgumentError(
         absl::StrCat(op_, ": `", name, "` must be of type ", tensorflow::DataTypeString(dtype),
-                     ". Received: type=", tensorflow::DataTypeString((*value)->dtype())));
+                     ". Received: type=", tensorflow::DataTypeString(value->dtype())));
   }
   return absl::InternalError(absl::StrCat(op_, ": no variable `", name, "` was locked"));
 }
 
-absl::Status LockedVariables::MakeWritable(const std::vector<const char*>& names,
-                                           const Copy& copy) {
-  for (Variable& variable : variables_) {
+absl::Status LockedVariables::MakeWritable(absl::Span<const char* const> names, const Copy& copy) {
+  for (const Variable& variable : variables_) {
     if (std::find(names.begin(), names.end(), variable.name) == names.end()) continue;
     Tensor* tensor = variable.var->tensor();
     // In copy-on-read mode readers copy while they hold the lock, so nobody else has the buffer.
@@ -85,15 +87,8 @@ absl::Status LockedVariables::MakeWritable(const std::vector<const char*>& names
     tensorflow::AllocatorAttributes attributes;
     attributes.set_gpu_compatible(true);
     attributes.set_nic_compatible(true);
-    if (absl::Status status =
-            ctx_->allocate_temp(tensor->dtype(), tensor->shape(), &own, attributes);
-        !status.ok()) {
-      return status;
-    }
-    if (absl::Status status = copy(tensor->TotalBytes(), tensor->data(), own.data());
-        !status.ok()) {
-      return status;
-    }
+    TF_RETURN_IF_ERROR(ctx_->allocate_temp(tensor->dtype(), tensor->shape(), &own, attributes));
+    TF_RETURN_IF_ERROR(copy(tensor->TotalBytes(), tensor->data(), own.data()));
     *tensor = own;
   }
   return absl::OkStatus();

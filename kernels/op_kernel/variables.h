@@ -9,11 +9,12 @@
 
 #include <deque>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -29,15 +30,17 @@ class LockedVariables {
 
   // Looks up the resource inputs of these names and locks them, shared for reading or alone for
   // writing, until this object goes. Call once. Fails if one has no value yet.
-  absl::Status Lock(const std::vector<const char*>& names, Access access);
+  [[nodiscard]] absl::Status Lock(absl::Span<const char* const> names, Access access);
 
   // The value of a locked variable, which must be of this type; DT_INVALID takes any.
-  absl::Status Get(const char* name, tensorflow::DataType dtype, tensorflow::Tensor** value);
+  [[nodiscard]] absl::StatusOr<tensorflow::Tensor*> Get(const char* name,
+                                                        tensorflow::DataType dtype);
 
   // Gives these variables buffers of their own, on a device of kernels/op_kernel/arrays.h. Call
   // after all checks: the last step before writing.
   template <class Device>
-  absl::Status MakeWritable(const Device& device, const std::vector<const char*>& names) {
+  [[nodiscard]] absl::Status MakeWritable(const Device& device,
+                                          absl::Span<const char* const> names) {
     return MakeWritable(names, [&device](size_t bytes, const void* from, void* to) {
       return device.Copy(bytes, from, to);
     });
@@ -45,12 +48,14 @@ class LockedVariables {
 
  private:
   using Copy = std::function<absl::Status(size_t bytes, const void* from, void* to)>;
-  absl::Status MakeWritable(const std::vector<const char*>& names, const Copy& copy);
+  [[nodiscard]] absl::Status MakeWritable(absl::Span<const char* const> names, const Copy& copy);
 
   struct Variable {
     std::string name;  // of the input
     tensorflow::core::RefCountPtr<tensorflow::Var> var;
   };
+  [[nodiscard]] absl::StatusOr<Variable> Find(const char* name) const;
+
   tensorflow::OpKernelContext* ctx_;
   std::string op_;
   std::vector<Variable> variables_;
@@ -60,7 +65,7 @@ class LockedVariables {
 };
 
 // A late-phase variable must be [K >= 1, …], one row per member.
-absl::Status CheckStack(const std::string& op, const tensorflow::Tensor& var);
+[[nodiscard]] absl::Status CheckStack(const std::string& op, const tensorflow::Tensor& var);
 
 }  // namespace late_phase
 

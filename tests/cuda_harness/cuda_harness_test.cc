@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/shared.h"
@@ -26,19 +27,20 @@ using cuda_harness::DeviceArray;
 using cuda_harness::Order;
 using cuda_harness::Schedule;
 using cuda_harness::ScopedSchedule;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 constexpr unsigned kAllLanes = 0xFFFFFFFF;
 
 template <typename... Parameters, typename... Arguments>
-std::string Launch(dim3 grid, dim3 block, void (*kernel)(Parameters...), Arguments... arguments) {
+[[nodiscard]] std::string Launch(dim3 grid, dim3 block, void (*kernel)(Parameters...),
+                                 Arguments... arguments) {
   return LaunchKernel({"Broken", grid, block, 0, nullptr}, kernel, arguments...);
 }
 
 // The message has all of these parts.
 void ExpectFinding(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), message.npos) << message << "\n  without: " << part;
-  }
+  for (const std::string& part : parts) EXPECT_THAT(message, HasSubstr(part));
 }
 
 template <typename T>
@@ -283,12 +285,9 @@ TEST_P(BrokenKernel, RacesWithinAndBetweenWarps) {
   DeviceArray<int> y(64);
   const std::string race = "writes with no barrier in between";
   ExpectFinding(Launch(1, 32, ShuffleInsteadOfSyncwarp, y.data()), {race});
-  const std::string across = Launch(1, 64, SyncwarpAcrossWarps, y.data());
-  EXPECT_TRUE(across.find(race) != across.npos || across.find("not written yet") != across.npos)
-      << across;
-  const std::string halves = Launch(1, 32, SyncwarpOfHalves, y.data());
-  EXPECT_TRUE(halves.find(race) != halves.npos || halves.find("not written yet") != halves.npos)
-      << halves;
+  const auto is_found = AnyOf(HasSubstr(race), HasSubstr("not written yet"));
+  EXPECT_THAT(Launch(1, 64, SyncwarpAcrossWarps, y.data()), is_found);
+  EXPECT_THAT(Launch(1, 32, SyncwarpOfHalves, y.data()), is_found);
 }
 
 __global__ void ReadUnwrittenDynamic(double* y) {

@@ -32,7 +32,7 @@ class DeviceArray {
   int64_t size() const { return size_; }
 
   // Empty if a kernel has written every element, else which it has not.
-  std::string Unwritten() const { return FirstUnwritten(data_, size_); }
+  [[nodiscard]] std::string Unwritten() const { return FirstUnwritten(data_, size_); }
 
  private:
   int64_t size_;

@@ -33,7 +33,7 @@ class HostMatmul : public CudaMatmul {
 
  private:
   template <typename T>
-  std::string Multiply(const CudaProduct& p, const T* a, const T* b, T* c) const {
+  [[nodiscard]] std::string Multiply(const CudaProduct& p, const T* a, const T* b, T* c) const {
     if (--left_ < 0) return kRefused;
     if (p.m < 0 || p.k < 0 || p.n < 0) return "HostMatmul: a size is negative";
     const DeviceAccess access;

@@ -43,7 +43,7 @@ std::string Received(const char* name, dim3 size) {
 }
 
 // The limits of every GPU since Maxwell; empty if they are kept.
-std::string CheckLaunch(dim3 grid, dim3 block, size_t shared_bytes) {
+[[nodiscard]] std::string CheckLaunch(dim3 grid, dim3 block, size_t shared_bytes) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads < 1 ||
       threads > kThreadsPerBlock) {

@@ -13,15 +13,16 @@ namespace test_util {
 
 // y = a · x     both [size]
 template <typename T>
-std::string Scale(int64_t size, T a, const T* x, T* y, cudaStream_t stream);
+[[nodiscard]] std::string Scale(int64_t size, T a, const T* x, T* y, cudaStream_t stream);
 
 // sums[r] = Σ x[r, c]     x: [rows, columns], sums: [rows]; a block of `threads` per row
 template <typename T>
-std::string SumRows(int64_t rows, int64_t columns, const T* x, T* sums, int threads,
-                    cudaStream_t stream);
+[[nodiscard]] std::string SumRows(int64_t rows, int64_t columns, const T* x, T* sums, int threads,
+                                  cudaStream_t stream);
 
 // y[r] = the elements of x[r] backwards, in dynamic shared memory     both [rows, columns]
-std::string ReverseRows(int64_t rows, int columns, const float* x, float* y, cudaStream_t stream);
+[[nodiscard]] std::string ReverseRows(int64_t rows, int columns, const float* x, float* y,
+                                      cudaStream_t stream);
 
 }  // namespace test_util
 }  // namespace late_phase

@@ -25,7 +25,7 @@ std::vector<T> Unwritten(int64_t size) {
 
 // Empty if every element has been written, else which has not.
 template <typename T>
-std::string FirstUnwritten(const T* array, int64_t size) {
+[[nodiscard]] std::string FirstUnwritten(const T* array, int64_t size) {
   const T mark = UnwrittenValue<T>();
   for (int64_t i = 0; i < size; ++i) {
     if (std::memcmp(static_cast<const void*>(array + i), &mark, sizeof(T)) == 0) {
@@ -36,7 +36,7 @@ std::string FirstUnwritten(const T* array, int64_t size) {
   return "";
 }
 template <typename T>
-std::string FirstUnwritten(const std::vector<T>& array) {
+[[nodiscard]] std::string FirstUnwritten(const std::vector<T>& array) {
   return FirstUnwritten(array.data(), array.size());
 }
 

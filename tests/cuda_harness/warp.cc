@@ -7,6 +7,26 @@
 
 namespace late_phase {
 namespace cuda_harness {
+namespace {
+
+// The lane that `lane` reads; `operand` is a lane or a distance. Lanes are cut into segments of
+// `width`. A lane that reads past its segment's end, upwards or downwards, keeps its own value.
+int SourceLane(Shuffle kind, int lane, int operand, int width) {
+  const int first = lane & ~(width - 1), last = first + width - 1;
+  switch (kind) {
+    case Shuffle::kFromLane:
+      return first | (operand & (width - 1));
+    case Shuffle::kUp:
+      return lane - operand < first ? lane : lane - operand;
+    case Shuffle::kDown:
+      return lane + operand > last ? lane : lane + operand;
+    case Shuffle::kXor:
+      return (lane ^ operand) > last ? lane : lane ^ operand;
+  }
+  return lane;
+}
+
+}  // namespace
 
 int SyncThreads(const Call& call, bool predicate) {
   return Block::Current().MeetBlock(call, predicate);
@@ -21,8 +41,6 @@ unsigned Ballot(const Call& call, bool predicate) {
   return ballot;
 }
 
-// Lanes are cut into segments of `width`. A lane that reads past its segment's end, upwards or
-// downwards, keeps its own value.
 uint64_t ShuffleBits(Shuffle kind, const Call& call, uint64_t bits, int operand, int width) {
   Block& block = Block::Current();
   if (width < 1 || width > warpSize || (width & (width - 1)) != 0) {
@@ -30,25 +48,7 @@ uint64_t ShuffleBits(Shuffle kind, const Call& call, uint64_t bits, int operand,
                ", whose width must be a power of two of at most 32. Received: width=" +
                std::to_string(width));
   }
-  const int lane = block.lane(), first = lane & ~(width - 1), last = first + width - 1;
-  int source = lane;
-  switch (kind) {
-    case Shuffle::kFromLane:
-      source = first | (operand & (width - 1));
-      break;
-    case Shuffle::kUp:
-      source = lane - operand;
-      if (source < first) source = lane;
-      break;
-    case Shuffle::kDown:
-      source = lane + operand;
-      if (source > last) source = lane;
-      break;
-    case Shuffle::kXor:
-      source = lane ^ operand;
-      if (source > last) source = lane;
-      break;
-  }
+  const int source = SourceLane(kind, block.lane(), operand, width);
   const auto values = block.MeetWarp(call, bits, /*orders_memory=*/false);
   if ((call.mask >> source & 1) == 0) {
     block.Fail("reads lane " + std::to_string(source) + " by " + call.name +

@@ -80,10 +80,10 @@ TEST(RunsInChild, LeavesNoChildAndNoSignalToTheProgram) {
   EXPECT_EQ(errno, ECHILD);
 }
 
-TEST(AmxOf, IsWhatTheTrialSaysOfWhatIsAnnounced) {
-  EXPECT_EQ(AmxOf(true, [] {}), Amx::kGranted);
-  EXPECT_EQ(AmxOf(true, [] { __builtin_trap(); }), Amx::kRefused);
-  EXPECT_EQ(AmxOf(false, [] {}), Amx::kNone);
+TEST(TryAmx, IsWhatTheTrialSaysOfWhatIsAnnounced) {
+  EXPECT_EQ(TryAmx(true, [] {}), Amx::kGranted);
+  EXPECT_EQ(TryAmx(true, [] { __builtin_trap(); }), Amx::kRefused);
+  EXPECT_EQ(TryAmx(false, [] {}), Amx::kNone);
 }
 
 // Palette 0 is none: what oneDNN configures where the palettes are hidden. 255 does not exist.

@@ -551,7 +551,7 @@ TEST_P(BatchNormCuda, EqualsTheCpuCore) {
 }
 
 template <typename T>
-BatchNormProblem WithRowsOf(BatchNormProblem p) {
+BatchNormProblem RoundRows(BatchNormProblem p) {
   for (Doubles* rows : {&p.x, &p.dy}) {
     for (double& value : *rows) value = Widened(Rounded<T>(static_cast<float>(value)));
   }
@@ -564,8 +564,7 @@ void ExpectHalfEqualsReference(const Executor& executor, double rounding) {
   for (const auto& [n, channels] : kCudaSizes) {
     SCOPED_TRACE(std::to_string(n) + " rows, " + std::to_string(channels) + " channels");
     const bool is_training = n != 400, relu = channels % 3 > 0;
-    const BatchNormProblem p =
-        WithRowsOf<T>(MakeBatchNormProblem({n, channels, is_training, relu}));
+    const BatchNormProblem p = RoundRows<T>(MakeBatchNormProblem({n, channels, is_training, relu}));
     const Arrangement arrangement{/*in_place=*/n % 3 == 0, /*before=*/n % 8 > 0 ? 0 : n % 5};
     ExpectClose(CoreRun<T>(p, executor, arrangement), BatchNormReference(p), kTolerance<float>,
                 rounding);

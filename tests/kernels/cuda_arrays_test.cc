@@ -15,7 +15,7 @@ namespace {
 using cuda_harness::DeviceArray;
 
 // What 16 bits stand for by the definition of the formats: a sign, an exponent, a mantissa.
-double ValueOf(uint16_t bits, int mantissa_bits) {
+double Decode(uint16_t bits, int mantissa_bits) {
   const int exponent_bits = 15 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = (bits & 0x7FFF) >> mantissa_bits,
             mantissa = bits & ((1 << mantissa_bits) - 1);
@@ -37,10 +37,10 @@ void ExpectEveryValueGoesThereAndBack(int mantissa_bits) {
   ASSERT_EQ(WidenGpu(from.size(), from.data(), wide.data(), nullptr), "");
   ASSERT_EQ(RoundGpu(wide.size(), wide.data(), back.data(), nullptr), "");
   for (size_t i = 0; i < all.size(); ++i) {
-    const double value = ValueOf(all[i].bits, mantissa_bits);
+    const double value = Decode(all[i].bits, mantissa_bits);
     if (std::isnan(value)) {
       EXPECT_TRUE(std::isnan(wide[i])) << i;
-      EXPECT_TRUE(std::isnan(ValueOf(back[i].bits, mantissa_bits))) << i;
+      EXPECT_TRUE(std::isnan(Decode(back[i].bits, mantissa_bits))) << i;
     } else {
       EXPECT_EQ(wide[i], value) << i;
       EXPECT_EQ(back[i].bits, all[i].bits) << i;
@@ -63,7 +63,7 @@ void ExpectRoundsToNearest(int mantissa_bits) {
   DeviceArray<T> to(values.size());
   ASSERT_EQ(RoundGpu(from.size(), from.data(), to.data(), nullptr), "");
   for (size_t i = 0; i < values.size(); ++i) {
-    EXPECT_EQ(ValueOf(to[i].bits, mantissa_bits), expected[i]) << i;
+    EXPECT_EQ(Decode(to[i].bits, mantissa_bits), expected[i]) << i;
   }
 }
 TEST(CudaArraysTest, HalfRoundsToNearest) { ExpectRoundsToNearest<Half>(10); }

@@ -1,3 +1,4 @@
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/driver.h"
 
@@ -17,7 +18,7 @@ TEST(DriverWarningTest, AnOlderDriverIsNamedWithTheWayOut) {
             "13.0, the driver serves CUDA up to 12.4. CPU kernels work. For the GPU, install a "
             "driver of the 580 series or newer, or build late_phase with a toolkit of CUDA 12 "
             "(LATE_PHASE_CUDA).");
-  EXPECT_NE(DriverWarning(12080, 11080).find("525 series"), std::string::npos);
+  EXPECT_THAT(DriverWarning(12080, 11080), ::testing::HasSubstr("525 series"));
 }
 
 }  // namespace

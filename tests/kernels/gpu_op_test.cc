@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/half_types.h"
 #include "tensorflow/core/framework/attr_value_util.h"
@@ -13,6 +14,7 @@
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tests/kernels/kernel_runner.h"
 #include "tests/support/compare.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
@@ -20,9 +22,11 @@ namespace {
 using tensorflow::AttrValue;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+using test_util::IsOk;
 using test_util::KernelCall;
 using test_util::KernelResult;
 using test_util::RunKernel;
+using test_util::StatusIs;
 using test_util::Variable;
 
 template <typename V>
@@ -104,8 +108,8 @@ class GpuOp : public ::testing::Test {
   KernelResult ExpectSame(const KernelCall& call, double slack = 1, size_t rounding_error = -1) {
     SCOPED_TRACE(call.op);
     const KernelResult cpu = RunKernel("CPU", call), gpu = RunKernel("GPU", call);
-    EXPECT_EQ(cpu.status, absl::OkStatus());
-    EXPECT_EQ(gpu.status, absl::OkStatus());
+    EXPECT_THAT(cpu.status, IsOk());
+    EXPECT_THAT(gpu.status, IsOk());
     EXPECT_EQ(gpu.outputs.size(), cpu.outputs.size());
     for (size_t i = 0; i < gpu.outputs.size() && i < cpu.outputs.size(); ++i) {
       if (i == rounding_error) continue;
@@ -163,7 +167,7 @@ TYPED_TEST(GpuOp, Rank1LstmTokens) {
     tokens.matrix<int32_t>()(2, 1) = wrong;
     const KernelResult result = RunKernel(
         "GPU", {"LatePhase>Rank1LstmTokens", {tokens, table, h0, c0, recurrent, u, v, member}});
-    ASSERT_EQ(result.status, absl::OkStatus());
+    ASSERT_THAT(result.status, IsOk());
     const std::vector<double> h = Values(result.outputs[0]);
     for (int64_t t = 0; t < T; ++t) {
       for (int64_t n = 0; n < N; ++n) {
@@ -236,7 +240,7 @@ TYPED_TEST(GpuOp, BatchNormChannelsFirst) {
   const KernelResult actual = RunKernel(
       "GPU",
       {"LatePhase>BatchNorm", {ChannelsFirst<T>(x), scale, offset, mean, variance, member}, first});
-  ASSERT_EQ(actual.status, absl::OkStatus());
+  ASSERT_THAT(actual.status, IsOk());
   ExpectNear(actual.outputs[0], ChannelsFirst<T>(expected.outputs[0]), Tolerance<T>());
   for (int i = 1; i < 6; ++i) {
     if (i == kMeanRest) continue;
@@ -253,7 +257,7 @@ TYPED_TEST(GpuOp, BatchNormChannelsFirst) {
                         {ChannelsFirst<T>(x), scale, offset, member, saved[3], saved[4], saved[5],
                          ChannelsFirst<T>(dy)},
                         first});
-  ASSERT_EQ(gradient.status, absl::OkStatus());
+  ASSERT_THAT(gradient.status, IsOk());
   ExpectNear(gradient.outputs[0], ChannelsFirst<T>(expected_gradient.outputs[0]),
              4 * Tolerance<T>());
   ExpectNear(gradient.outputs[1], expected_gradient.outputs[1], 4 * Tolerance<Wide>());
@@ -275,7 +279,7 @@ TYPED_TEST(GpuOp, SoftmaxCrossEntropy) {
   labels.flat<int32_t>()(4) = vocab;
   const KernelResult result =
       RunKernel("GPU", {"LatePhase>SoftmaxCrossEntropy", {features, kernel, bias, labels}});
-  ASSERT_EQ(result.status, absl::OkStatus());
+  ASSERT_THAT(result.status, IsOk());
   const std::vector<double> loss = Values(result.outputs[0]);
   for (int64_t i = 0; i < n; ++i) EXPECT_EQ(std::isnan(loss[i]), i == 4) << i;
 }
@@ -403,8 +407,8 @@ TEST(GpuOpErrors, BadInputIsRefusedInTheSameWords) {
                    {Variable(var), Scalar<int32_t>(-1)},
                    {{"dtype", Attr(tensorflow::DT_FLOAT)}}}}) {
     const KernelResult cpu = RunKernel("CPU", call), gpu = RunKernel("GPU", call);
-    EXPECT_TRUE(absl::IsInvalidArgument(gpu.status)) << gpu.status;
-    EXPECT_EQ(gpu.status.message(), cpu.status.message());
+    EXPECT_THAT(gpu.status,
+                StatusIs(absl::StatusCode::kInvalidArgument, std::string(cpu.status.message())));
     EXPECT_EQ(Values(gpu.variables[0]), Values(var));
   }
 }

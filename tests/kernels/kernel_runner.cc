@@ -15,6 +15,8 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/core/public/version.h"
 #include "tests/cuda_harness/device_access.h"
@@ -95,10 +97,15 @@ Tensor CopyTo(tensorflow::Allocator* allocator, const Tensor& from) {
   return to;
 }
 
-// The call on a device whose arrays `memory` makes.
-KernelResult RunOn(tensorflow::DeviceBase* device, tensorflow::Allocator* memory,
-                   const std::string& device_type, const KernelCall& call) {
-  KernelResult result;
+// A device whose arrays `memory` makes.
+struct Place {
+  tensorflow::DeviceBase* device;
+  tensorflow::Allocator* memory;
+  std::string type;
+};
+
+absl::StatusOr<std::unique_ptr<tensorflow::OpKernel>> MakeKernel(const Place& place,
+                                                                 const KernelCall& call) {
   tensorflow::NodeDefBuilder builder("call", call.op);
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const KernelInput& input = call.inputs[i];
@@ -106,67 +113,93 @@ KernelResult RunOn(tensorflow::DeviceBase* device, tensorflow::Allocator* memory
   }
   for (const auto& [name, value] : call.attrs) builder.Attr(name, value);
   tensorflow::NodeDef node;
-  if (result.status = builder.Finalize(&node); !result.status.ok()) return result;
+  TF_RETURN_IF_ERROR(builder.Finalize(&node));
+  absl::Status status;
   std::unique_ptr<tensorflow::OpKernel> kernel =
-      tensorflow::CreateOpKernel(tensorflow::DeviceType(device_type), device, memory, node,
-                                 TF_GRAPH_DEF_VERSION, &result.status);
-  if (!result.status.ok()) return result;
+      tensorflow::CreateOpKernel(tensorflow::DeviceType(place.type), place.device, place.memory,
+                                 node, TF_GRAPH_DEF_VERSION, &status);
+  TF_RETURN_IF_ERROR(status);
+  return kernel;
+}
 
+// The inputs of a call where the kernel expects them, variables among them.
+struct Inputs {
   tensorflow::ResourceMgr resources;
   std::vector<tensorflow::Var*> variables;
-  std::vector<Tensor> tensors;
-  std::vector<tensorflow::AllocatorAttributes> input_attributes, output_attributes;
+  std::vector<Tensor> tensors;  // of a variable, its handle
+  std::vector<tensorflow::AllocatorAttributes> attributes;
+};
+
+absl::Status MakeInputs(const Place& place, const KernelCall& call,
+                        const tensorflow::OpKernel& kernel, Inputs* inputs) {
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& value = call.inputs[i].value;
-    const bool on_host = kernel->input_memory_types()[i] == tensorflow::HOST_MEMORY;
-    input_attributes.emplace_back().set_on_host(on_host);
+    const bool on_host = kernel.input_memory_types()[i] == tensorflow::HOST_MEMORY;
+    tensorflow::Allocator* memory = on_host ? tensorflow::cpu_allocator() : place.memory;
+    inputs->attributes.emplace_back().set_on_host(on_host);
     if (!call.inputs[i].is_variable) {
-      tensors.push_back(CopyTo(on_host ? tensorflow::cpu_allocator() : memory, value));
+      inputs->tensors.push_back(CopyTo(memory, value));
       continue;
     }
     auto* variable = new tensorflow::Var(value.dtype());
-    *variable->tensor() = CopyTo(memory, value);
+    *variable->tensor() = CopyTo(place.memory, value);
     variable->is_initialized = true;
-    if (call.with_readers) result.readers.push_back(*variable->tensor());
+    inputs->variables.push_back(variable);
     const std::string name = "variable" + std::to_string(i);
-    result.status.Update(resources.Create("harness", name, variable));
-    variables.push_back(variable);
-    Tensor handle(on_host ? tensorflow::cpu_allocator() : memory, tensorflow::DT_RESOURCE, {});
+    TF_RETURN_IF_ERROR(inputs->resources.Create("harness", name, variable));
+    Tensor handle(memory, tensorflow::DT_RESOURCE, {});
     handle.scalar<tensorflow::ResourceHandle>()() = tensorflow::MakeResourceHandle(
-        "harness", name, *device, tensorflow::TypeIndex::Make<tensorflow::Var>());
-    tensors.push_back(handle);
+        "harness", name, *place.device, tensorflow::TypeIndex::Make<tensorflow::Var>());
+    inputs->tensors.push_back(handle);
+  }
+  return absl::OkStatus();
+}
+
+// Fills outputs, variables and readers; an error of the kernel itself is the returned status.
+absl::Status Compute(const Place& place, const KernelCall& call, KernelResult* result) {
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<tensorflow::OpKernel> kernel, MakeKernel(place, call));
+  Inputs inputs;
+  TF_RETURN_IF_ERROR(MakeInputs(place, call, *kernel, &inputs));
+  if (call.with_readers) {
+    for (tensorflow::Var* variable : inputs.variables) {
+      result->readers.push_back(*variable->tensor());
+    }
   }
   std::vector<tensorflow::TensorValue> values;
-  for (Tensor& tensor : tensors) values.emplace_back(&tensor);
-  for (int i = 0; i < kernel->num_outputs(); ++i) {
-    output_attributes.emplace_back().set_on_host(kernel->output_memory_types()[i] ==
-                                                 tensorflow::HOST_MEMORY);
+  for (Tensor& tensor : inputs.tensors) values.emplace_back(&tensor);
+  std::vector<tensorflow::AllocatorAttributes> output_attributes;
+  for (const tensorflow::MemoryType type : kernel->output_memory_types()) {
+    output_attributes.emplace_back().set_on_host(type == tensorflow::HOST_MEMORY);
   }
 
   tensorflow::OpKernelContext::Params params;
-  params.device = device;
+  params.device = place.device;
   params.op_kernel = kernel.get();
-  params.resource_manager = &resources;
+  params.resource_manager = &inputs.resources;
   params.inputs = values;
-  params.input_alloc_attrs = input_attributes;
+  params.input_alloc_attrs = inputs.attributes;
   params.output_attr_array = output_attributes.data();
   tensorflow::OpKernelContext context(&params);
-  if (result.status.ok()) {
-    cuda_harness::on_device_access(false);
-    kernel->Compute(&context);
-    cuda_harness::on_device_access(true);
-    result.status = context.status();
-  }
+  cuda_harness::on_device_access(false);
+  kernel->Compute(&context);
+  cuda_harness::on_device_access(true);
+
   const auto to_host = [](const Tensor& tensor) {
     return CopyTo(tensorflow::cpu_allocator(), tensor);
   };
-  for (int i = 0; i < kernel->num_outputs() && result.status.ok(); ++i) {
-    result.outputs.push_back(to_host(*context.mutable_output(i)));
+  for (int i = 0; i < kernel->num_outputs() && context.status().ok(); ++i) {
+    result->outputs.push_back(to_host(*context.mutable_output(i)));
   }
-  for (tensorflow::Var* variable : variables) {
-    result.variables.push_back(to_host(*variable->tensor()));
+  for (tensorflow::Var* variable : inputs.variables) {
+    result->variables.push_back(to_host(*variable->tensor()));
   }
-  for (Tensor& tensor : result.readers) tensor = to_host(tensor);
+  for (Tensor& tensor : result->readers) tensor = to_host(tensor);
+  return context.status();
+}
+
+KernelResult RunOn(const Place& place, const KernelCall& call) {
+  KernelResult result;
+  result.status = Compute(place, call, &result);
   return result;
 }
 
@@ -183,7 +216,7 @@ KernelResult RunKernel(const std::string& device_type, const KernelCall& call) {
     HarnessGpu gpu;
     cuda_harness::on_device_access = [&gpu](bool at_work) { gpu.memory.SetReachable(at_work); };
     cuda_harness::on_device_access(true);  // while inputs are made and results are read
-    KernelResult result = RunOn(&gpu, &gpu.memory, device_type, call);
+    KernelResult result = RunOn({&gpu, &gpu.memory, device_type}, call);
     cuda_harness::on_device_access = [](bool) {};
     return result;
   }
@@ -191,13 +224,13 @@ KernelResult RunKernel(const std::string& device_type, const KernelCall& call) {
       tensorflow::DeviceFactory::NewDevice("CPU", tensorflow::SessionOptions(),
                                            "/job:localhost/replica:0/task:0")
           .release();
-  return RunOn(cpu, tensorflow::cpu_allocator(), device_type, call);
+  return RunOn({cpu, tensorflow::cpu_allocator(), device_type}, call);
 }
 
 }  // namespace test_util
 
 // What kernels/op_kernel/gpu_stream.cc is in the library.
-GpuStream StreamOf(tensorflow::OpKernelContext*) {
+GpuStream GetGpuStream(tensorflow::OpKernelContext*) {
   return {nullptr, std::make_unique<cuda_harness::HostMatmul>(test_util::gpu_products)};
 }
 

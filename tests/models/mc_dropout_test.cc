@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "models/images/cifar.h"
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 #include "optimizers/checkpoint.h"
 #include "optimizers/run.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -98,12 +98,12 @@ std::vector<double> Reference(const CheckpointState& state, const CifarData& dat
       const std::vector<int64_t> seed = {-1 - kSeed,
                                          sample * (1 << 20) + begin / kPart + (layer++ << 40)};
       const Output u =
-          OutputOf(AddOp(scope, "StatelessRandomUniform", "u",
-                         {tf_ops::Shape(scope, x), test_util::MakeTensor<int64_t>({2}, seed)},
-                         [](tensorflow::NodeBuilder* builder) {
-                           builder->Attr("dtype", tensorflow::DT_FLOAT);
-                         }),
-                   0);
+          GetOutput(AddNode(scope, "StatelessRandomUniform", "u",
+                            {tf_ops::Shape(scope, x), test_util::MakeTensor<int64_t>({2}, seed)},
+                            [](tensorflow::NodeBuilder* builder) {
+                              builder->Attr("dtype", tensorflow::DT_FLOAT);
+                            }),
+                    0);
       const auto dropped = tf_ops::Less(scope, u, static_cast<float>(kRate));
       return tf_ops::SelectV2(scope, dropped, tf_ops::ZerosLike(scope, x),
                               tf_ops::Div(scope, x, 1 - kRate));

@@ -7,13 +7,14 @@
 #include <limits>
 #include <map>
 
-#include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tests/support/batch_norm_cases.h"
 #include "tests/support/graph_runner.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
@@ -24,11 +25,14 @@ using test_util::BatchNormCase;
 using test_util::BatchNormProblem;
 using test_util::BatchNormReference;
 using test_util::Doubles;
+using test_util::IsOk;
 using test_util::kTolerance;
 using test_util::MakeBatchNormProblem;
 using test_util::MakeTensor;
 using test_util::RelativeError;
+using test_util::StatusIs;
 using test_util::Values;
+using ::testing::HasSubstr;
 using Tensors = std::map<std::string, Tensor>;
 
 constexpr int64_t kMembers = 3;
@@ -122,9 +126,9 @@ void ExpectEqualsReference(const BatchNormCase& shape, double tolerance,
   const BatchNormProblem p = MakeBatchNormProblem(shape);
   const Tensors tensors = MakeTensors<T>(p, rows);
   BatchNormGraph graph(tensors, Attrs(p));
-  ASSERT_EQ(graph.AddGradients(), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients(), IsOk());
   std::vector<Tensor> results;
-  ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+  ASSERT_THAT(graph.Run(&results), IsOk());
   const auto expected = BatchNormReference(p);
   EXPECT_LE(RelativeError(Values<T>(results[0]), expected.y), tolerance);
   EXPECT_LE(RelativeError(Values<U>(results[1]), expected.running_mean), tolerance);
@@ -177,12 +181,12 @@ TEST(BatchNormGraphTest, GradientsEqualNumericalDifferences) {
     for (bool relu : {true, false}) {
       const BatchNormProblem p = MakeBatchNormProblem({6, 3, is_training, relu});
       BatchNormGraph graph(MakeTensors<double>(p), Attrs(p));
-      ASSERT_EQ(graph.AddGradients(), absl::OkStatus());
+      ASSERT_THAT(graph.AddGradients(), IsOk());
       std::vector<Tensor> results;
-      ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+      ASSERT_THAT(graph.Run(&results), IsOk());
       auto total = [](const BatchNormProblem& at) {
         std::vector<Tensor> out;
-        EXPECT_EQ(BatchNormGraph(MakeTensors<double>(at), Attrs(at)).Run(&out), absl::OkStatus());
+        EXPECT_THAT(BatchNormGraph(MakeTensors<double>(at), Attrs(at)).Run(&out), IsOk());
         const auto y = Values<double>(out[0]);
         double sum = 0;
         for (size_t i = 0; i < y.size(); ++i) sum += y[i] * at.dy[i];
@@ -212,12 +216,12 @@ TEST(BatchNormGraphTest, RunningStatisticsPassNoGradient) {
   const BatchNormProblem p = MakeBatchNormProblem({6, 3});
   BatchNormGraph graph(MakeTensors<double>(p), Attrs(p));
   std::vector<Output> grads;
-  ASSERT_EQ(tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[1]}, {graph.inputs["x"]},
-                                             &grads),
-            absl::OkStatus());
+  ASSERT_THAT(tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[1]}, {graph.inputs["x"]},
+                                               &grads),
+              IsOk());
   graph.outputs = grads;
   std::vector<Tensor> results;
-  ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+  ASSERT_THAT(graph.Run(&results), IsOk());
   EXPECT_EQ(Values<double>(results[0]), Doubles(6 * 3, 0.0));
 }
 
@@ -226,9 +230,9 @@ TEST(BatchNormGraphTest, InputsAreLeftAlone) {
   const BatchNormProblem p = MakeBatchNormProblem({70, 33});
   const Tensors tensors = MakeTensors<float>(p);
   BatchNormGraph graph(tensors, Attrs(p));
-  ASSERT_EQ(graph.AddGradients(), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients(), IsOk());
   std::vector<Tensor> results;
-  ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+  ASSERT_THAT(graph.Run(&results), IsOk());
   EXPECT_EQ(Values<float>(tensors.at("x")), p.x);
   EXPECT_EQ(Values<float>(tensors.at("dy")), p.dy);
 }
@@ -236,19 +240,17 @@ TEST(BatchNormGraphTest, InputsAreLeftAlone) {
 TEST(BatchNormGraphTest, SecondOrderIsRefused) {
   const BatchNormProblem p = MakeBatchNormProblem({6, 3});
   BatchNormGraph graph(MakeTensors<float>(p), Attrs(p));
-  ASSERT_EQ(graph.AddGradients(), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients(), IsOk());
   std::vector<Output> second;
-  const absl::Status status = tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[3]},
-                                                               {graph.inputs["scale"]}, &second);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-  EXPECT_TRUE(absl::StrContains(
-      status.message(), "LatePhase>BatchNormGrad: second-order gradients are not available"))
-      << status;
+  EXPECT_THAT(
+      tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[3]}, {graph.inputs["scale"]},
+                                       &second),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               HasSubstr("LatePhase>BatchNormGrad: second-order gradients are not available")));
 }
 
-void ExpectComplaint(const absl::Status& status, const std::string& message) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), message)) << status << "\nlacks " << message;
+auto Complains(const std::string& message) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
 }
 
 const BatchNormProblem& Small() {
@@ -265,10 +267,10 @@ TEST(BatchNormErrors, MemberWithoutARow) {
   for (int32_t member : {-1, 3, 2000000000}) {
     Tensors tensors = MakeTensors<float>(Small());
     tensors["member"].scalar<int32_t>()() = member;
-    ExpectComplaint(RunWith(tensors),
-                    "LatePhase>BatchNorm: `member` must be in [0, 3), the rows of `scale`. "
-                    "Received: member=" +
-                        std::to_string(member));
+    EXPECT_THAT(RunWith(tensors),
+                Complains("LatePhase>BatchNorm: `member` must be in [0, 3), the rows of `scale`. "
+                          "Received: member=" +
+                          std::to_string(member)));
   }
 }
 
@@ -313,9 +315,9 @@ TEST(BatchNormErrors, EveryWrongShapeIsNamed) {
   for (const BadShape& wrong : bad) {
     Tensors tensors = MakeTensors<float>(Small());
     tensors[wrong.name] = Zeros(tensors[wrong.name].dtype(), wrong.dims);
-    ExpectComplaint(RunWith(tensors), "LatePhase>BatchNorm: " + wrong.message);
-    ExpectComplaint(BatchNormGraph(tensors, {}, /*known=*/true).scope.status(),
-                    "LatePhase>BatchNorm: " + wrong.message);
+    EXPECT_THAT(RunWith(tensors), Complains("LatePhase>BatchNorm: " + wrong.message));
+    EXPECT_THAT(BatchNormGraph(tensors, {}, /*known=*/true).scope.status(),
+                Complains("LatePhase>BatchNorm: " + wrong.message));
   }
 }
 
@@ -324,8 +326,8 @@ TEST(BatchNormErrors, EveryWrongAttributeIsNamed) {
   auto complain = [](auto change, const std::string& message) {
     ops::BatchNormAttrs attrs;
     change(&attrs);
-    ExpectComplaint(BatchNormGraph(MakeTensors<float>(Small()), attrs).scope.status(),
-                    "LatePhase>BatchNorm: " + message);
+    EXPECT_THAT(BatchNormGraph(MakeTensors<float>(Small()), attrs).scope.status(),
+                Complains("LatePhase>BatchNorm: " + message));
   };
   using A = ops::BatchNormAttrs;
   complain([](A* a) { a->epsilon = 0; }, "`epsilon` must be in (0, inf). Received: epsilon=0");
@@ -348,15 +350,15 @@ TEST(BatchNormErrors, ChannelsFirstIsForOtherDevices) {
   Tensors tensors = MakeTensors<float>(Small());
   tensors["x"] = tensors["dy"] = Zeros(tensorflow::DT_FLOAT, {2, 4, 3, 3});
   const BatchNormGraph graph(tensors, attrs, /*known=*/true);
-  EXPECT_EQ(graph.scope.status(), absl::OkStatus());
+  EXPECT_THAT(graph.scope.status(), IsOk());
   std::vector<Tensor> results;
-  ExpectComplaint(graph.Run(&results),
-                  "LatePhase>BatchNorm: `data_format` must be NHWC on the CPU. Received: "
-                  "data_format=NCHW");
+  EXPECT_THAT(graph.Run(&results),
+              Complains("LatePhase>BatchNorm: `data_format` must be NHWC on the CPU. Received: "
+                        "data_format=NCHW"));
   tensors["x"] = Zeros(tensorflow::DT_FLOAT, {2, 3, 3, 4});
-  ExpectComplaint(BatchNormGraph(tensors, attrs, /*known=*/true).scope.status(),
-                  "LatePhase>BatchNorm: `scale` must be [K>=1, channels] with channels=3. "
-                  "Received: shape=[3,4]");
+  EXPECT_THAT(BatchNormGraph(tensors, attrs, /*known=*/true).scope.status(),
+              Complains("LatePhase>BatchNorm: `scale` must be [K>=1, channels] with channels=3. "
+                        "Received: shape=[3,4]"));
 }
 
 TEST(BatchNormErrors, StatisticsOfTheWrongType) {
@@ -365,10 +367,11 @@ TEST(BatchNormErrors, StatisticsOfTheWrongType) {
     for (const char* name : {"scale", "offset", "mean", "variance"}) {
       tensors[name] = others.at(name);
     }
-    ExpectComplaint(BatchNormGraph(tensors, {}).scope.status(),
-                    "LatePhase>BatchNorm: `scale` and all other arrays without rows must be of "
-                    "type " +
-                        message);
+    EXPECT_THAT(
+        BatchNormGraph(tensors, {}).scope.status(),
+        Complains("LatePhase>BatchNorm: `scale` and all other arrays without rows must be of "
+                  "type " +
+                  message));
   };
   complain(half, wide, "float, because `x` is of type half. Received: type=double");
   complain(wide, half, "double, because `x` is of type double. Received: type=float");
@@ -385,7 +388,7 @@ absl::Status RunGradOp(const std::vector<std::vector<int64_t>>& shapes) {
     feeds.push_back({name, Zeros(dtype, dims)});
     inputs.push_back(tensorflow::ops::Placeholder(scope.WithOpName(name), dtype));
   }
-  const auto grad = AddOp(scope, "LatePhase>BatchNormGrad", "grad", inputs);
+  const auto grad = AddNode(scope, "LatePhase>BatchNormGrad", "grad", inputs);
   if (!scope.ok()) return scope.status();
   std::vector<Tensor> results;
   return test_util::RunGraph(scope, feeds, {grad.output(0)}, &results);
@@ -396,7 +399,7 @@ TEST(BatchNormErrors, GradientChecksWhatItIsGiven) {
       "x", "scale", "offset", "member", "saved_mean", "saved_mean_rest", "saved_inv_std", "dy"};
   const std::vector<std::vector<int64_t>> good = {{5, 4}, {3, 4}, {3, 4}, {},
                                                   {4},    {4},    {4},    {5, 4}};
-  EXPECT_EQ(RunGradOp(good), absl::OkStatus());
+  EXPECT_THAT(RunGradOp(good), IsOk());
   const std::vector<BadShape> bad = {
       {"x",
        {4},
@@ -421,16 +424,15 @@ TEST(BatchNormErrors, GradientChecksWhatItIsGiven) {
   for (const BadShape& wrong : bad) {
     auto shapes = good;
     shapes[std::find(names.begin(), names.end(), wrong.name) - names.begin()] = wrong.dims;
-    ExpectComplaint(RunGradOp(shapes), "LatePhase>BatchNormGrad: " + wrong.message);
+    EXPECT_THAT(RunGradOp(shapes), Complains("LatePhase>BatchNormGrad: " + wrong.message));
   }
 }
 
 // No channels: all inputs are empty, however many rows and members there are.
 TEST(BatchNormErrors, HugeEmptyInputsDoNotCrash) {
   const int64_t huge = int64_t{1} << 40;
-  EXPECT_EQ(RunGradOp({{huge, 0}, {huge, 0}, {huge, 0}, {}, {0}, {0}, {0}, {huge, 0}}),
-            absl::OkStatus());
-  EXPECT_EQ(RunGradOp({{0, 4}, {3, 4}, {3, 4}, {}, {4}, {4}, {4}, {0, 4}}), absl::OkStatus());
+  EXPECT_THAT(RunGradOp({{huge, 0}, {huge, 0}, {huge, 0}, {}, {0}, {0}, {0}, {huge, 0}}), IsOk());
+  EXPECT_THAT(RunGradOp({{0, 4}, {3, 4}, {3, 4}, {}, {4}, {4}, {4}, {0, 4}}), IsOk());
 }
 
 }  // namespace

@@ -5,14 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/member_rows.h"
 #include "ops/update_rules.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 #include "tensorflow/core/public/session.h"
 #include "tests/support/graph_runner.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
@@ -21,8 +24,12 @@ using tensorflow::Input;
 using tensorflow::Operation;
 using tensorflow::Output;
 using tensorflow::Tensor;
+using test_util::IsOk;
 using test_util::MakeTensor;
+using test_util::StatusIs;
 using test_util::Values;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr double kRate = 0.25, kMomentum = 0.5, kDecay = 0.125, kScale = 0.5;
 constexpr double kBeta1 = 0.75, kBeta2 = 0.5, kEpsilon = 1e-3;
@@ -54,35 +61,31 @@ class OptimizerOps : public ::testing::Test {
   }
 
   // Initialises the variables, runs the targets one after the other, and returns an output.
-  absl::Status Run(const std::vector<Operation>& targets, const Output& output,
-                   std::vector<double>* values) {
+  absl::StatusOr<std::vector<double>> Run(const std::vector<Operation>& targets,
+                                          const Output& output) {
     tensorflow::GraphDef graph;
-    if (absl::Status status = scope_.ToGraphDef(&graph); !status.ok()) return status;
+    TF_RETURN_IF_ERROR(scope_.ToGraphDef(&graph));
     tensorflow::SessionOptions options;
     (*options.config.mutable_device_count())["CPU"] = 2;
     std::unique_ptr<tensorflow::Session> session(tensorflow::NewSession(options));
-    absl::Status status = session->Create(graph);
-    if (status.ok() && !initialise_.empty()) {
-      status = session->Run({}, {}, initialise_, nullptr);
-    }
+    TF_RETURN_IF_ERROR(session->Create(graph));
+    if (!initialise_.empty()) TF_RETURN_IF_ERROR(session->Run({}, {}, initialise_, nullptr));
     for (const Operation& target : targets) {
-      if (status.ok()) status = session->Run({}, {}, {target.node()->name()}, nullptr);
+      TF_RETURN_IF_ERROR(session->Run({}, {}, {target.node()->name()}, nullptr));
     }
     std::vector<Tensor> results;
-    if (status.ok()) status = session->Run({}, {output.name()}, {}, &results);
-    if (status.ok()) *values = Values<double>(results[0]);
-    return status;
+    TF_RETURN_IF_ERROR(session->Run({}, {output.name()}, {}, &results));
+    return Values<double>(results[0]);
   }
 
   void ExpectVariable(const std::vector<Operation>& targets, const Output& variable,
                       const std::vector<double>& expected) {
-    std::vector<double> values;
     const Output read = tensorflow::ops::ReadVariableOp(scope_, variable, tensorflow::DT_DOUBLE);
-    const absl::Status status = Run(targets, read, &values);
-    ASSERT_TRUE(status.ok()) << status;
-    ASSERT_EQ(values.size(), expected.size());
+    const absl::StatusOr<std::vector<double>> values = Run(targets, read);
+    ASSERT_THAT(values, IsOk());
+    ASSERT_EQ(values->size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_NEAR(values[i], expected[i], 1e-13) << "element " << i;
+      EXPECT_NEAR((*values)[i], expected[i], 1e-13) << "element " << i;
     }
   }
 
@@ -175,18 +178,16 @@ TEST_F(OptimizerOps, BaseApplyAdam) {
 
 TEST_F(OptimizerOps, ReadMember) {
   const Output var = Variable("var", {2, 3}, kWeights);
-  std::vector<double> row;
-  const absl::Status status = Run({}, ops::ReadMember(scope_, var, 1, tensorflow::DT_DOUBLE), &row);
-  ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(row, (std::vector<double>{4, 5, -6}));
+  const auto row = Run({}, ops::ReadMember(scope_, var, 1, tensorflow::DT_DOUBLE));
+  ASSERT_THAT(row, IsOk());
+  EXPECT_EQ(*row, (std::vector<double>{4, 5, -6}));
 }
 
 TEST_F(OptimizerOps, Collapse) {
   const Output var = Variable("var", {2, 3}, kWeights);
-  std::vector<double> mean;
-  const absl::Status status = Run({}, ops::Collapse(scope_, var, tensorflow::DT_DOUBLE), &mean);
-  ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(mean, (std::vector<double>{2.5, 1.5, -1.5}));
+  const auto mean = Run({}, ops::Collapse(scope_, var, tensorflow::DT_DOUBLE));
+  ASSERT_THAT(mean, IsOk());
+  EXPECT_EQ(*mean, (std::vector<double>{2.5, 1.5, -1.5}));
 }
 
 TEST_F(OptimizerOps, SpawnWithoutNoiseCopies) {
@@ -204,13 +205,10 @@ TEST_F(OptimizerOps, SwaUpdate) {
 TEST_F(OptimizerOps, UninitialisedVariableIsRefused) {
   const Output var = tensorflow::ops::VarHandleOp(scope_, tensorflow::DT_DOUBLE, {2, 3},
                                                   tensorflow::ops::VarHandleOp::SharedName("var"));
-  std::vector<double> row;
-  const absl::Status status =
-      Run({ops::MemberApplySgd(scope_, var, 1, kRate, kDecay, grad_)}, var, &row);
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(),
-                                "LatePhase>MemberApplySgd: `var` must be an initialised variable"))
-      << status;
+  EXPECT_THAT(
+      Run({ops::MemberApplySgd(scope_, var, 1, kRate, kDecay, grad_)}, var),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("LatePhase>MemberApplySgd: `var` must be an initialised variable")));
 }
 
 // TensorFlow refuses such a graph before our op sees it.
@@ -221,12 +219,9 @@ TEST_F(OptimizerOps, VariablesOfDifferentDevicesAreRefused) {
   scope_ = root.WithDevice("/cpu:1");
   const Output sum = Zeros("sum", {3});
   scope_ = root;
-  std::vector<double> unused;
   const Operation update = ops::BaseApplySgd(scope_, var, sum, 0, 2, kScale, kRate, kDecay, grad_);
-  const absl::Status status = Run({update}, var, &unused);
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "BaseApplySgd")) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "CPU:1")) << status;
+  EXPECT_THAT(Run({update}, var), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           AllOf(HasSubstr("BaseApplySgd"), HasSubstr("CPU:1"))));
 }
 
 }  // namespace

@@ -1,18 +1,25 @@
 // Bad input to the rank-1 LSTM ops, in graphs of unknown shapes (the kernels answer) and of known
 // ones (the shape functions do).
-#include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tests/ops/rank1_lstm_graph.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
 
+using test_util::IsOk;
 using test_util::LstmGraph;
 using test_util::LstmProblem;
 using test_util::LstmTensors;
 using test_util::MakeLstmProblem;
 using test_util::MakeTensor;
+using test_util::StatusIs;
+using ::testing::_;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Tensors = std::map<std::string, tensorflow::Tensor>;
 
 const char* OpName(bool tokens) {
@@ -31,11 +38,10 @@ absl::Status RunWith(const Tensors& tensors) {
 }
 
 // The complaint must open with op and argument, say the rule and end with what was received.
-void ExpectComplaint(const absl::Status& status, const std::string& op, const std::string& argument,
-                     const std::string& received) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), op + ": `" + argument + "` must be")) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "Received: " + received)) << status;
+auto Complains(const std::string& op, const std::string& argument, const std::string& received) {
+  return StatusIs(
+      absl::StatusCode::kInvalidArgument,
+      AllOf(HasSubstr(op + ": `" + argument + "` must be"), HasSubstr("Received: " + received)));
 }
 
 class Rank1LstmErrors : public ::testing::TestWithParam<bool> {
@@ -47,29 +53,29 @@ class Rank1LstmErrors : public ::testing::TestWithParam<bool> {
   std::string Op() const { return OpName(GetParam()); }
 };
 
-TEST_P(Rank1LstmErrors, GoodInputRuns) { EXPECT_EQ(RunWith(Good()), absl::OkStatus()); }
+TEST_P(Rank1LstmErrors, GoodInputRuns) { EXPECT_THAT(RunWith(Good()), IsOk()); }
 
 TEST_P(Rank1LstmErrors, MemberOutsideTheStack) {
   for (int32_t member : {-1, 2, 1000000}) {
     Tensors tensors = Good();
     tensors["member"] = MakeTensor<int32_t>({}, std::vector<int32_t>{member});
-    const absl::Status status = RunWith(tensors);
-    ExpectComplaint(status, Op(), "member", "member=" + std::to_string(member));
-    EXPECT_TRUE(absl::StrContains(status.message(), "in [0, 2), the rows of `u`")) << status;
+    EXPECT_THAT(RunWith(tensors),
+                AllOf(Complains(Op(), "member", "member=" + std::to_string(member)),
+                      StatusIs(_, HasSubstr("in [0, 2), the rows of `u`"))));
   }
 }
 
 TEST_P(Rank1LstmErrors, MemberNotAScalar) {
   Tensors tensors = Good();
   tensors["member"] = MakeTensor<int32_t>({1}, std::vector<int32_t>{0});
-  ExpectComplaint(RunWith(tensors), Op(), "member", "shape=[1]");
+  EXPECT_THAT(RunWith(tensors), Complains(Op(), "member", "shape=[1]"));
 }
 
 TEST_P(Rank1LstmErrors, NoMembersAtAll) {
   Tensors tensors = Good();
   tensors["u"] = Ones({0, 6});
   tensors["v"] = Ones({0, 24});
-  ExpectComplaint(RunWith(tensors), Op(), "u", "shape=[0,6]");
+  EXPECT_THAT(RunWith(tensors), Complains(Op(), "u", "shape=[0,6]"));
 }
 
 TEST_P(Rank1LstmErrors, NoUnits) {
@@ -79,11 +85,11 @@ TEST_P(Rank1LstmErrors, NoUnits) {
   tensors["u"] = tensors["v"] = Ones({2, 0});
   if (GetParam()) {
     tensors["table"] = Ones({5, 0});
-    ExpectComplaint(RunWith(tensors), Op(), "table", "shape=[5,0]");
+    EXPECT_THAT(RunWith(tensors), Complains(Op(), "table", "shape=[5,0]"));
   } else {
     tensors["kernel"] = Ones({5, 0});
     tensors["bias"] = Ones({0});
-    ExpectComplaint(RunWith(tensors), Op(), "initial_h", "shape=[3,0]");
+    EXPECT_THAT(RunWith(tensors), Complains(Op(), "initial_h", "shape=[3,0]"));
   }
 }
 
@@ -115,11 +121,10 @@ TEST_P(Rank1LstmErrors, EveryMismatchedShape) {
       tensorflow::Tensor bad(tensor.dtype(), tensorflow::TensorShape(shape));
       std::memset(bad.data(), 0, bad.TotalBytes());
       tensors[name] = bad;
-      const absl::Status status = RunWith(tensors);
-      SCOPED_TRACE(name + " " + bad.shape().DebugString() + ": " + status.ToString());
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_TRUE(absl::StrContains(status.message(), Op() + ": `")) << status;
-      EXPECT_TRUE(absl::StrContains(status.message(), "Received: shape=[")) << status;
+      EXPECT_THAT(RunWith(tensors),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr(Op() + ": `"), HasSubstr("Received: shape=["))))
+          << name << " " << bad.shape().DebugString();
       ++tried;
     }
   }
@@ -130,8 +135,7 @@ TEST_P(Rank1LstmErrors, WrongTypesAreRefusedWhenTheGraphIsBuilt) {
   for (const char* name : {"initial_h", "recurrent_kernel", "u", "v", "member"}) {
     Tensors tensors = Good();
     tensors[name] = tensorflow::Tensor(tensorflow::DT_DOUBLE, tensors[name].shape());
-    const absl::Status status = RunWith(tensors);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name << ": " << status;
+    EXPECT_THAT(RunWith(tensors), StatusIs(absl::StatusCode::kInvalidArgument, _)) << name;
   }
 }
 
@@ -140,9 +144,9 @@ TEST_P(Rank1LstmErrors, EmptyTimeAndBatchAreNoErrors) {
     const LstmProblem p = MakeLstmProblem({T, N, 5, 6, GetParam()});
     const Tensors tensors = LstmTensors<float>(p, 2, 1);
     LstmGraph graph(tensors);
-    ASSERT_EQ(graph.AddGradients<float>(p), absl::OkStatus());
+    ASSERT_THAT(graph.AddGradients<float>(p), IsOk());
     Tensors results;
-    ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+    ASSERT_THAT(graph.Run(&results), IsOk());
     EXPECT_EQ(results.at("h").shape(), tensorflow::TensorShape({T, N, 6}));
     EXPECT_EQ(test_util::Values<float>(results.at("final_h")),
               test_util::Values<float>(tensors.at("initial_h")));
@@ -158,25 +162,24 @@ TEST(Rank1LstmDenseErrors, HugeOutputsOfEmptyInputsDoNotCrash) {
     Tensors tensors = LstmTensors<float>(MakeLstmProblem({4, 3, 5, 6, false}), 2, 1);
     tensors["x"] = tensorflow::Tensor(tensorflow::DT_FLOAT, tensorflow::TensorShape({time, 3, 0}));
     tensors["kernel"] = Ones({0, 24});
-    EXPECT_FALSE(RunWith(tensors).ok());
+    EXPECT_THAT(RunWith(tensors), Not(IsOk()));
   }
 }
 
 TEST_P(Rank1LstmErrors, GradientOfInferenceIsRefused) {
   LstmGraph graph(Good(), /*is_training=*/false);
-  const absl::Status status = graph.AddGradients<float>(MakeLstmProblem({4, 3, 5, 6, GetParam()}));
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(absl::StrContains(status.message(), "`is_training` must be true")) << status;
+  EXPECT_THAT(
+      graph.AddGradients<float>(MakeLstmProblem({4, 3, 5, 6, GetParam()})),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("`is_training` must be true")));
 }
 
 TEST_P(Rank1LstmErrors, SecondOrderGradientIsRefused) {
   LstmGraph graph(Good());
-  ASSERT_EQ(graph.AddGradients<float>(MakeLstmProblem({4, 3, 5, 6, GetParam()})), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients<float>(MakeLstmProblem({4, 3, 5, 6, GetParam()})), IsOk());
   std::vector<tensorflow::Output> second;
-  const absl::Status status = tensorflow::AddSymbolicGradients(
-      graph.scope, {graph.gradients[0]}, {graph.inputs["initial_h"]}, &second);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "second-order")) << status;
+  EXPECT_THAT(tensorflow::AddSymbolicGradients(graph.scope, {graph.gradients[0]},
+                                               {graph.inputs["initial_h"]}, &second),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("second-order")));
 }
 
 TEST_P(Rank1LstmErrors, KnownShapesAreCheckedWhenTheGraphIsBuilt) {
@@ -195,7 +198,7 @@ TEST_P(Rank1LstmErrors, KnownShapesAreCheckedWhenTheGraphIsBuilt) {
     ops::Rank1Lstm(scope, in["x"], in["initial_h"], in["initial_c"], in["kernel"],
                    in["recurrent_kernel"], in["bias"], in["u"], in["v"], in["member"]);
   }
-  ExpectComplaint(scope.status(), Op(), "v", "shape=[2,25]");
+  EXPECT_THAT(scope.status(), Complains(Op(), "v", "shape=[2,25]"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, Rank1LstmErrors, ::testing::Bool(),
@@ -205,15 +208,15 @@ TEST(Rank1LstmTokensErrors, TokensOutsideTheTable) {
   for (int32_t token : {-1, 5, std::numeric_limits<int32_t>::min()}) {
     LstmProblem p = MakeLstmProblem({4, 3, 5, 6, true});
     p.tokens[7] = token;
-    ExpectComplaint(RunWith(LstmTensors<float>(p, 2, 1)), OpName(true), "tokens",
-                    "tokens[2,1]=" + std::to_string(token));
+    EXPECT_THAT(RunWith(LstmTensors<float>(p, 2, 1)),
+                Complains(OpName(true), "tokens", "tokens[2,1]=" + std::to_string(token)));
   }
 }
 
 TEST(Rank1LstmTokensErrors, EmptyTable) {
   Tensors tensors = LstmTensors<float>(MakeLstmProblem({4, 3, 5, 6, true}), 2, 1);
   tensors["table"] = Ones({0, 24});
-  ExpectComplaint(RunWith(tensors), OpName(true), "tokens", "tokens[0,0]=");
+  EXPECT_THAT(RunWith(tensors), Complains(OpName(true), "tokens", "tokens[0,0]="));
 }
 
 }  // namespace

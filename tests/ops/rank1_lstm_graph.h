@@ -10,6 +10,7 @@
 #include "ops/rank1_lstm.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tests/support/graph_runner.h"
 #include "tests/support/rank1_lstm_cases.h"
 
@@ -73,7 +74,7 @@ struct LstmGraph {
 
   // Adds the gradient of every differentiable input, named "d" + its name.
   template <typename T>
-  absl::Status AddGradients(const LstmProblem& p) {
+  [[nodiscard]] absl::Status AddGradients(const LstmProblem& p) {
     const auto& in = p.inputs;
     const std::vector<tensorflow::Tensor> dout = {MakeTensor<T>({in.T, in.N, in.H}, p.dout.h),
                                                   MakeTensor<T>({in.N, in.H}, p.dout.final_h),
@@ -96,15 +97,13 @@ struct LstmGraph {
   }
 
   // Runs forward and, if added, backward. Results by name.
-  absl::Status Run(std::map<std::string, tensorflow::Tensor>* results) const {
+  [[nodiscard]] absl::Status Run(std::map<std::string, tensorflow::Tensor>* results) const {
     std::vector<tensorflow::Output> fetches = outputs;
     std::vector<std::string> fetched = {"h", "final_h", "final_c", "gates", "cells"};
     fetches.insert(fetches.end(), gradients.begin(), gradients.end());
     fetched.insert(fetched.end(), names.begin(), names.end());
     std::vector<tensorflow::Tensor> tensors;
-    if (absl::Status status = RunGraph(scope, feeds, fetches, &tensors); !status.ok()) {
-      return status;
-    }
+    TF_RETURN_IF_ERROR(RunGraph(scope, feeds, fetches, &tensors));
     for (size_t i = 0; i < fetched.size(); ++i) (*results)[fetched[i]] = tensors[i];
     return absl::OkStatus();
   }

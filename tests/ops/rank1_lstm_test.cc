@@ -1,12 +1,15 @@
 // The rank-1 LSTM ops in C++ graphs: values and symbolic gradients against plain double-precision
 // loops.
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tests/ops/rank1_lstm_graph.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
 
+using test_util::IsOk;
 using test_util::kTolerance;
 using test_util::LstmCase;
 using test_util::LstmGraph;
@@ -22,9 +25,9 @@ template <typename T>
 void ExpectEqualsReference(const LstmCase& shape, int64_t K, int32_t member, double tolerance) {
   const LstmProblem p = MakeLstmProblem(shape);
   LstmGraph graph(LstmTensors<T>(p, K, member));
-  ASSERT_EQ(graph.AddGradients<T>(p), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients<T>(p), IsOk());
   std::map<std::string, tensorflow::Tensor> results;
-  ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+  ASSERT_THAT(graph.Run(&results), IsOk());
 
   const auto out = reference::Forward(p.inputs);
   const auto grad = reference::Backward(p.inputs, p.dout);
@@ -92,8 +95,8 @@ TEST(Rank1LstmGraphTest, InferenceSavesNothingAndAgrees) {
     const LstmProblem p = MakeLstmProblem({5, 19, 6, 23, tokens});
     const auto tensors = LstmTensors<float>(p, 2, 1);
     std::map<std::string, tensorflow::Tensor> training, inference;
-    ASSERT_EQ(LstmGraph(tensors).Run(&training), absl::OkStatus());
-    ASSERT_EQ(LstmGraph(tensors, /*is_training=*/false).Run(&inference), absl::OkStatus());
+    ASSERT_THAT(LstmGraph(tensors).Run(&training), IsOk());
+    ASSERT_THAT(LstmGraph(tensors, /*is_training=*/false).Run(&inference), IsOk());
     for (const char* name : {"h", "final_h", "final_c"}) {
       EXPECT_EQ(Values<float>(inference.at(name)), Values<float>(training.at(name))) << name;
     }
@@ -108,10 +111,10 @@ TEST(Rank1LstmGraphTest, GradientLeavesFetchedGatesAlone) {
   const LstmProblem p = MakeLstmProblem({5, 19, 6, 23, false});
   const auto tensors = LstmTensors<float>(p, 2, 1);
   std::map<std::string, tensorflow::Tensor> alone, with_gradient;
-  ASSERT_EQ(LstmGraph(tensors).Run(&alone), absl::OkStatus());
+  ASSERT_THAT(LstmGraph(tensors).Run(&alone), IsOk());
   LstmGraph graph(tensors);
-  ASSERT_EQ(graph.AddGradients<float>(p), absl::OkStatus());
-  ASSERT_EQ(graph.Run(&with_gradient), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients<float>(p), IsOk());
+  ASSERT_THAT(graph.Run(&with_gradient), IsOk());
   EXPECT_EQ(Values<float>(with_gradient.at("gates")), Values<float>(alone.at("gates")));
 }
 
@@ -123,11 +126,11 @@ TEST(Rank1LstmGraphTest, UnusedOutputsCountAsZero) {
   std::vector<tensorflow::Output> grads;
   const auto dh = tensorflow::ops::Placeholder(graph.scope.WithOpName("dh"), tensorflow::DT_DOUBLE);
   graph.feeds.push_back({"dh", test_util::MakeTensor<double>({4, 3, 6}, p.dout.h)});
-  ASSERT_EQ(tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[0]}, {graph.inputs["x"]},
-                                             {dh}, &grads),
-            absl::OkStatus());
+  ASSERT_THAT(tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[0]}, {graph.inputs["x"]},
+                                               {dh}, &grads),
+              IsOk());
   std::vector<tensorflow::Tensor> results;
-  ASSERT_EQ(test_util::RunGraph(graph.scope, graph.feeds, grads, &results), absl::OkStatus());
+  ASSERT_THAT(test_util::RunGraph(graph.scope, graph.feeds, grads, &results), IsOk());
   std::fill(p.dout.final_h.begin(), p.dout.final_h.end(), 0.0);
   std::fill(p.dout.final_c.begin(), p.dout.final_c.end(), 0.0);
   EXPECT_LE(RelativeError(Values<double>(results[0]), reference::Backward(p.inputs, p.dout).x),
@@ -140,12 +143,12 @@ TEST(Rank1LstmGraphTest, GradientsEqualNumericalDifferences) {
   const LstmProblem p = MakeLstmProblem({3, 2, 3, 4, false});
   const auto tensors = LstmTensors<double>(p, 2, 1);
   LstmGraph graph(tensors);
-  ASSERT_EQ(graph.AddGradients<double>(p), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients<double>(p), IsOk());
   std::map<std::string, tensorflow::Tensor> results;
-  ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+  ASSERT_THAT(graph.Run(&results), IsOk());
   auto loss = [&](const std::map<std::string, tensorflow::Tensor>& at) {
     std::map<std::string, tensorflow::Tensor> out;
-    EXPECT_EQ(LstmGraph(at).Run(&out), absl::OkStatus());
+    EXPECT_THAT(LstmGraph(at).Run(&out), IsOk());
     double sum = 0;
     auto add = [&](const char* name, const reference::Values& weights) {
       const auto values = Values<double>(out.at(name));

@@ -6,19 +6,21 @@
 #include <cstring>
 #include <map>
 
-#include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tests/support/graph_runner.h"
 #include "tests/support/softmax_cross_entropy_cases.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
 
 using tensorflow::Output;
 using tensorflow::Tensor;
+using test_util::IsOk;
 using test_util::kTolerance;
 using test_util::MakeSoftmaxProblem;
 using test_util::MakeTensor;
@@ -26,7 +28,10 @@ using test_util::RelativeError;
 using test_util::SoftmaxCase;
 using test_util::SoftmaxProblem;
 using test_util::SoftmaxReference;
+using test_util::StatusIs;
 using test_util::Values;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Tensors = std::map<std::string, Tensor>;
 
 template <typename T>
@@ -80,9 +85,9 @@ template <typename T>
 void ExpectEqualsReference(const SoftmaxCase& shape, double tolerance) {
   const SoftmaxProblem p = MakeSoftmaxProblem(shape);
   SoftmaxGraph graph(MakeTensors<T>(p));
-  ASSERT_EQ(graph.AddGradients(), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients(), IsOk());
   std::vector<Tensor> results;
-  ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+  ASSERT_THAT(graph.Run(&results), IsOk());
   const auto expected = SoftmaxReference(p);
   EXPECT_LE(RelativeError(Values<T>(results[0]), expected.loss), tolerance);
   EXPECT_LE(RelativeError(Values<T>(results[1]), expected.dlogits), tolerance);
@@ -122,12 +127,12 @@ TEST(SoftmaxCrossEntropyGraphTest, EmptySizes) {
 TEST(SoftmaxCrossEntropyGraphTest, GradientsEqualNumericalDifferences) {
   const SoftmaxProblem p = MakeSoftmaxProblem({5, 4, 7});
   SoftmaxGraph graph(MakeTensors<double>(p));
-  ASSERT_EQ(graph.AddGradients(), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients(), IsOk());
   std::vector<Tensor> results;
-  ASSERT_EQ(graph.Run(&results), absl::OkStatus());
+  ASSERT_THAT(graph.Run(&results), IsOk());
   auto total = [](const SoftmaxProblem& at) {
     std::vector<Tensor> out;
-    EXPECT_EQ(SoftmaxGraph(MakeTensors<double>(at)).Run(&out), absl::OkStatus());
+    EXPECT_THAT(SoftmaxGraph(MakeTensors<double>(at)).Run(&out), IsOk());
     const auto loss = Values<double>(out[0]);
     double sum = 0;
     for (size_t r = 0; r < loss.size(); ++r) sum += loss[r] * at.dloss[r];
@@ -151,20 +156,18 @@ TEST(SoftmaxCrossEntropyGraphTest, GradientsEqualNumericalDifferences) {
 
 TEST(SoftmaxCrossEntropyGraphTest, SecondOrderIsRefused) {
   SoftmaxGraph graph(MakeTensors<float>(MakeSoftmaxProblem({5, 4, 7})));
-  ASSERT_EQ(graph.AddGradients(), absl::OkStatus());
+  ASSERT_THAT(graph.AddGradients(), IsOk());
   std::vector<Output> second;
-  const absl::Status status = tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[2]},
-                                                               {graph.inputs["kernel"]}, &second);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-  EXPECT_TRUE(absl::StrContains(
-      status.message(),
-      "LatePhase>SoftmaxCrossEntropyGrad: second-order gradients are not available"))
-      << status;
+  EXPECT_THAT(
+      tensorflow::AddSymbolicGradients(graph.scope, {graph.outputs[2]}, {graph.inputs["kernel"]},
+                                       &second),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               HasSubstr(
+                   "LatePhase>SoftmaxCrossEntropyGrad: second-order gradients are not available")));
 }
 
-void ExpectComplaint(const absl::Status& status, const std::string& message) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), message)) << status << "\nlacks " << message;
+auto Complains(const std::string& message) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
 }
 
 absl::Status RunWith(const Tensors& tensors) {
@@ -176,10 +179,11 @@ TEST(SoftmaxCrossEntropyErrors, LabelOutsideTheVocabulary) {
   for (int32_t label : {-1, 7, 2000000000}) {
     SoftmaxProblem p = MakeSoftmaxProblem({5, 4, 7});
     p.labels[3] = label;
-    ExpectComplaint(RunWith(MakeTensors<float>(p)),
-                    "LatePhase>SoftmaxCrossEntropy: `labels` must be in [0, 7), the columns of "
-                    "`kernel`. Received: labels[3]=" +
-                        std::to_string(label));
+    EXPECT_THAT(
+        RunWith(MakeTensors<float>(p)),
+        Complains("LatePhase>SoftmaxCrossEntropy: `labels` must be in [0, 7), the columns of "
+                  "`kernel`. Received: labels[3]=" +
+                  std::to_string(label)));
   }
 }
 
@@ -212,8 +216,8 @@ TEST(SoftmaxCrossEntropyErrors, EveryWrongShapeIsNamed) {
     tensor = Tensor(tensor.dtype(), tensorflow::TensorShape(wrong.dims));
     std::memset(tensor.data(), 0, tensor.TotalBytes());
     const std::string message = std::string("LatePhase>SoftmaxCrossEntropy: ") + wrong.message;
-    ExpectComplaint(RunWith(tensors), message);
-    ExpectComplaint(SoftmaxGraph(tensors, /*known=*/true).scope.status(), message);
+    EXPECT_THAT(RunWith(tensors), Complains(message));
+    EXPECT_THAT(SoftmaxGraph(tensors, /*known=*/true).scope.status(), Complains(message));
   }
 }
 
@@ -221,7 +225,7 @@ TEST(SoftmaxCrossEntropyErrors, NoClassesAtAll) {
   Tensors tensors = MakeTensors<float>(MakeSoftmaxProblem({5, 4, 7}));
   tensors["kernel"] = Tensor(tensorflow::DT_FLOAT, tensorflow::TensorShape({4, 0}));
   tensors["bias"] = Tensor(tensorflow::DT_FLOAT, tensorflow::TensorShape({0}));
-  ExpectComplaint(RunWith(tensors), "`kernel` must be [units, vocab>=1]");
+  EXPECT_THAT(RunWith(tensors), Complains("`kernel` must be [units, vocab>=1]"));
 }
 
 // The Grad op, called by hand with inputs of these shapes, all zeros.
@@ -236,7 +240,7 @@ absl::Status RunGradOp(const std::vector<std::vector<int64_t>>& shapes) {
     feeds.push_back({name, tensor});
     inputs.push_back(tensorflow::ops::Placeholder(scope.WithOpName(name), tensorflow::DT_FLOAT));
   }
-  const auto grad = AddOp(scope, "LatePhase>SoftmaxCrossEntropyGrad", "grad", inputs);
+  const auto grad = AddNode(scope, "LatePhase>SoftmaxCrossEntropyGrad", "grad", inputs);
   if (!scope.ok()) return scope.status();
   std::vector<Tensor> results;
   return test_util::RunGraph(scope, feeds, {grad.output(0)}, &results);
@@ -245,7 +249,7 @@ absl::Status RunGradOp(const std::vector<std::vector<int64_t>>& shapes) {
 TEST(SoftmaxCrossEntropyErrors, GradientChecksWhatItIsGiven) {
   const std::vector<std::string> names = {"features", "kernel", "dlogits", "dloss"};
   const std::vector<std::vector<int64_t>> good = {{5, 4}, {4, 7}, {5, 7}, {5}};
-  EXPECT_EQ(RunGradOp(good), absl::OkStatus());
+  EXPECT_THAT(RunGradOp(good), IsOk());
   const std::vector<BadShape> bad = {
       {"features", {4}, "`features` must be [n, units]. Received: shape=[4]"},
       {"kernel", {3, 7}, "`kernel` must be [units, vocab>=1] with units=4. Received: shape=[3,7]"},
@@ -258,8 +262,8 @@ TEST(SoftmaxCrossEntropyErrors, GradientChecksWhatItIsGiven) {
   for (const BadShape& wrong : bad) {
     auto shapes = good;
     shapes[std::find(names.begin(), names.end(), wrong.name) - names.begin()] = wrong.dims;
-    ExpectComplaint(RunGradOp(shapes),
-                    std::string("LatePhase>SoftmaxCrossEntropyGrad: ") + wrong.message);
+    EXPECT_THAT(RunGradOp(shapes),
+                Complains(std::string("LatePhase>SoftmaxCrossEntropyGrad: ") + wrong.message));
   }
 }
 
@@ -267,7 +271,7 @@ TEST(SoftmaxCrossEntropyErrors, GradientChecksWhatItIsGiven) {
 // memory, or than 64 bits.
 TEST(SoftmaxCrossEntropyErrors, HugeOutputsOfEmptyInputsDoNotCrash) {
   for (int64_t vocab : {int64_t{1} << 58, int64_t{1} << 61}) {
-    EXPECT_FALSE(RunGradOp({{0, 0}, {0, vocab}, {0, vocab}, {0}}).ok());
+    EXPECT_THAT(RunGradOp({{0, 0}, {0, vocab}, {0, vocab}, {0}}), Not(IsOk()));
   }
 }
 

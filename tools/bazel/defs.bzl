@@ -124,7 +124,7 @@ def graph_ops(name):
         name = name,
         srcs = [name + ".cc"],
         hdrs = [name + ".h"],
-        deps = [":add_op"],
+        deps = [":add_node"],
     )
     tf_library(
         name = name + "_ops",
@@ -135,7 +135,7 @@ def graph_ops(name):
     tf_library(
         name = name + "_grad",
         srcs = native.glob([name + "_grad.cc"], allow_empty = True),
-        deps = [":add_op", ":no_second_order"],
+        deps = [":add_node", ":no_second_order"],
         alwayslink = True,
     )
 

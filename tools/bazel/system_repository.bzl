@@ -20,6 +20,11 @@ _LIBRARIES = {
         linkopts = ["-l:libboost_context.a"],
     ),
     "cli11": struct(package = "libcli11-dev", header = "CLI/CLI.hpp", linkopts = []),
+    "gmock": struct(
+        package = "libgmock-dev",
+        header = "gmock/gmock.h",
+        linkopts = ["-l:libgmock.a", "-l:libgtest.a", "-lpthread"],
+    ),
     "gtest": struct(
         package = "libgtest-dev",
         header = "gtest/gtest.h",

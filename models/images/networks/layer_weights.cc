@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "models/images/networks/hypernetwork.h"
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 #include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -110,9 +110,10 @@ Output LayerWeights::Uniform(Output shape) {
   if (noise_.node() == nullptr || !scope_.ok()) return Output();
   const tensorflow::Scope host = scope_.WithDevice("/device:CPU:0");
   const auto layer = tf_ops::Const(host, {int64_t{0}, OffsetOfLayer(draws_++)}, {2});
-  const Output numbers = OutputOf(
-      AddOp(scope_, "StatelessRandomUniform", "Uniform", {shape, tf_ops::Add(host, noise_, layer)},
-            [](tensorflow::NodeBuilder* builder) { builder->Attr("dtype", tensorflow::DT_FLOAT); }),
+  const Output numbers = GetOutput(
+      AddNode(
+          scope_, "StatelessRandomUniform", "Uniform", {shape, tf_ops::Add(host, noise_, layer)},
+          [](tensorflow::NodeBuilder* builder) { builder->Attr("dtype", tensorflow::DT_FLOAT); }),
       0);
   // Shapes come from activations, but no gradient goes back that way.
   return scope_.ok() ? Output(tf_ops::StopGradient(scope_, numbers)) : Output();

@@ -1,11 +1,11 @@
 // Adds one node to a C++ graph: what every wrapper of this folder does.
-#ifndef LATE_PHASE_OPS_ADD_OP_H_
-#define LATE_PHASE_OPS_ADD_OP_H_
+#ifndef LATE_PHASE_OPS_ADD_NODE_H_
+#define LATE_PHASE_OPS_ADD_NODE_H_
 
 #include <functional>
 #include <string>
-#include <vector>
 
+#include "absl/types/span.h"
 #include "tensorflow/cc/framework/ops.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/core/graph/node_builder.h"
@@ -15,14 +15,14 @@ namespace late_phase {
 // Adds op `op` ("LatePhase>Name") with the given inputs under the scope's next free name for
 // `name`. `configure` sets attributes. An error, also one of the shape function, ends in the
 // scope's status, and the operation is then empty.
-tensorflow::Operation AddOp(
+tensorflow::Operation AddNode(
     const tensorflow::Scope& scope, const std::string& op, const std::string& name,
-    const std::vector<tensorflow::Input>& inputs,
+    absl::Span<const tensorflow::Input> inputs,
     const std::function<void(tensorflow::NodeBuilder*)>& configure = nullptr);
 
 // Output `index` of an operation, or an empty output of an empty operation.
-tensorflow::Output OutputOf(const tensorflow::Operation& operation, int index);
+tensorflow::Output GetOutput(const tensorflow::Operation& operation, int index);
 
 }  // namespace late_phase
 
-#endif  // LATE_PHASE_OPS_ADD_OP_H_
+#endif  // LATE_PHASE_OPS_ADD_NODE_H_

@@ -1,12 +1,12 @@
-#include "ops/add_op.h"
+#include "ops/add_node.h"
 
 #include "tensorflow/cc/ops/const_op.h"
 
 namespace late_phase {
 
-tensorflow::Operation AddOp(const tensorflow::Scope& scope, const std::string& op,
-                            const std::string& name, const std::vector<tensorflow::Input>& inputs,
-                            const std::function<void(tensorflow::NodeBuilder*)>& configure) {
+tensorflow::Operation AddNode(const tensorflow::Scope& scope, const std::string& op,
+                              const std::string& name, absl::Span<const tensorflow::Input> inputs,
+                              const std::function<void(tensorflow::NodeBuilder*)>& configure) {
   if (!scope.ok()) return {};
   tensorflow::NodeBuilder builder(scope.GetUniqueNameForOp(name), op);
   for (const tensorflow::Input& input : inputs) {
@@ -22,7 +22,7 @@ tensorflow::Operation AddOp(const tensorflow::Scope& scope, const std::string& o
   return scope.ok() ? tensorflow::Operation(node) : tensorflow::Operation();
 }
 
-tensorflow::Output OutputOf(const tensorflow::Operation& operation, int index) {
+tensorflow::Output GetOutput(const tensorflow::Operation& operation, int index) {
   return operation.node() == nullptr ? tensorflow::Output() : operation.output(index);
 }
 

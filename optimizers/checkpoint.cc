@@ -8,6 +8,7 @@
 #include "optimizers/disk.h"
 #include "optimizers/number_text.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
 namespace late_phase {
@@ -28,11 +29,10 @@ Tensor Number(int64_t value) {
   return tensor;
 }
 
-// The number in a tensor that Number made; false if it is none.
-bool ReadNumber(const Tensor& tensor, int64_t* value) {
-  if (tensor.dtype() != tensorflow::DT_INT64 || tensor.dims() != 0) return false;
-  *value = tensor.scalar<int64_t>()();
-  return true;
+// The number in a tensor that Number made; none if it is another one.
+std::optional<int64_t> ReadNumber(const Tensor& tensor) {
+  if (tensor.dtype() != tensorflow::DT_INT64 || tensor.dims() != 0) return std::nullopt;
+  return tensor.scalar<int64_t>()();
 }
 
 absl::Status Failed(const std::string& what, const std::error_code& error) {
@@ -42,7 +42,7 @@ absl::Status Failed(const std::string& what, const std::error_code& error) {
 // Complete checkpoints, oldest first: the numbers are padded, so names sort like steps.
 std::vector<std::string> Checkpoints(const std::string& dir) {
   std::vector<std::string> entries, found;
-  ListFolder(dir, &entries);  // a folder that cannot be read has none
+  if (ListFolder(dir, &entries)) return {};  // a folder that cannot be read has none
   for (const std::string& entry : entries) {
     if (fs::path(entry).filename().string().rfind("step-", 0) == 0) found.push_back(entry);
   }
@@ -63,9 +63,43 @@ absl::Status WriteBundle(const std::string& prefix, const CheckpointState& state
   }
   tensors[kSettings] = settings;
   for (const auto& [key, tensor] : tensors) {
-    if (absl::Status status = writer.Add(key, tensor); !status.ok()) return status;
+    TF_RETURN_IF_ERROR(writer.Add(key, tensor));
   }
   return writer.Finish();
+}
+
+absl::StatusOr<Tensor> ReadTensor(const std::string& key, tensorflow::BundleReader* reader) {
+  tensorflow::DataType dtype;
+  tensorflow::TensorShape shape;
+  TF_RETURN_IF_ERROR(reader->LookupDtypeAndShape(key, &dtype, &shape));
+  Tensor tensor(dtype, shape);
+  TF_RETURN_IF_ERROR(reader->Lookup(key, &tensor));
+  return tensor;
+}
+
+// Puts a tensor of the bundle where it belongs. Returns the type that it should have, or null if it
+// has it.
+[[nodiscard]] const char* Take(const std::string& key, const Tensor& tensor,
+                               CheckpointState* state) {
+  if (key == kSettings) {
+    if (tensor.dtype() != tensorflow::DT_STRING) return "strings";
+    for (int64_t i = 0; i < tensor.NumElements(); ++i) {
+      const std::pair<std::string, std::string> setting = absl::StrSplit(
+          std::string(tensor.flat<tensorflow::tstring>()(i)), absl::MaxSplits('=', 1));
+      state->settings.push_back(setting);
+    }
+    return nullptr;
+  }
+  if (key != kStep && key != kThreads && key != kFormat) {
+    state->variables[key] = tensor;
+    return nullptr;
+  }
+  const std::optional<int64_t> number = ReadNumber(tensor);
+  if (!number.has_value()) return "int64[]";
+  if (key == kStep) state->step = *number;
+  if (key == kThreads) state->threads = static_cast<int>(*number);
+  if (key == kFormat) state->format = *number;
+  return nullptr;
 }
 
 // The files of a folder, and their names.
@@ -89,9 +123,7 @@ absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& stat
   fs::remove_all(aside, error);
   if (!error) fs::create_directories(aside, error);
   if (error) return Failed(absl::StrCat("cannot make the folder ", aside.string()), error);
-  if (absl::Status status = WriteBundle((aside / kBundle).string(), state); !status.ok()) {
-    return status;
-  }
+  TF_RETURN_IF_ERROR(WriteBundle((aside / kBundle).string(), state));
   if ((error = SyncAll(aside.string()))) {
     return Failed(absl::StrCat("cannot write ", aside.string()), error);
   }
@@ -108,59 +140,33 @@ std::optional<std::string> LatestCheckpoint(const std::string& dir) {
   return found.empty() ? std::nullopt : std::optional<std::string>(found.back());
 }
 
-absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state) {
-  tensorflow::BundleReader reader(tensorflow::Env::Default(), (fs::path(path) / kBundle).string());
-  if (!reader.status().ok()) {
+absl::StatusOr<CheckpointState> ReadCheckpoint(const std::string& path) {
+  auto unreadable = [&](const auto&... why) {
     return absl::InvalidArgumentError(
-        absl::StrCat("not a readable checkpoint: ", path, ": ", reader.status().message()));
-  }
-  state->format = 0;
+        absl::StrCat("not a readable checkpoint: ", path, ": ", why...));
+  };
+  tensorflow::BundleReader reader(tensorflow::Env::Default(), (fs::path(path) / kBundle).string());
+  if (!reader.status().ok()) return unreadable(reader.status().message());
+  CheckpointState state;
+  state.format = 0;
   reader.Seek("");
   for (reader.Next(); reader.Valid(); reader.Next()) {
     const std::string key(reader.key());
-    Tensor tensor;
-    tensorflow::DataType dtype;
-    tensorflow::TensorShape shape;
-    absl::Status status = reader.LookupDtypeAndShape(key, &dtype, &shape);
-    if (status.ok()) {
-      tensor = Tensor(dtype, shape);
-      status = reader.Lookup(key, &tensor);
-    }
-    if (!status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("not a readable checkpoint: ", path, ": ", key, ": ", status.message()));
-    }
-    auto wrong_type = [&](const char* wanted) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("not a readable checkpoint: ", path, ": `", key, "` must be ", wanted,
-                       ". Received: ", tensorflow::DataTypeString(dtype), shape.DebugString()));
-    };
-    if (key == kStep) {
-      if (!ReadNumber(tensor, &state->step)) return wrong_type("int64[]");
-    } else if (key == kThreads) {
-      int64_t threads = 0;
-      if (!ReadNumber(tensor, &threads)) return wrong_type("int64[]");
-      state->threads = static_cast<int>(threads);
-    } else if (key == kFormat) {
-      if (!ReadNumber(tensor, &state->format)) return wrong_type("int64[]");
-    } else if (key == kSettings) {
-      if (dtype != tensorflow::DT_STRING) return wrong_type("strings");
-      for (int64_t i = 0; i < tensor.NumElements(); ++i) {
-        const std::pair<std::string, std::string> setting = absl::StrSplit(
-            std::string(tensor.flat<tensorflow::tstring>()(i)), absl::MaxSplits('=', 1));
-        state->settings.push_back(setting);
-      }
-    } else {
-      state->variables[key] = tensor;
+    const absl::StatusOr<Tensor> tensor = ReadTensor(key, &reader);
+    if (!tensor.ok()) return unreadable(key, ": ", tensor.status().message());
+    if (const char* wanted = Take(key, *tensor, &state)) {
+      return unreadable("`", key, "` must be ", wanted,
+                        ". Received: ", tensorflow::DataTypeString(tensor->dtype()),
+                        tensor->shape().DebugString());
     }
   }
-  if (state->format > kCheckpointFormat) {
+  if (state.format > kCheckpointFormat) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the checkpoint's format must be at most ", kCheckpointFormat,
-        ", or a newer version of the program must read it. Received: format=", state->format,
-        " in ", path));
+        ", or a newer version of the program must read it. Received: format=", state.format, " in ",
+        path));
   }
-  return absl::OkStatus();
+  return state;
 }
 
 absl::Status SameSettings(const CheckpointState& saved, const Settings& wanted) {

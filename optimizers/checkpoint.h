@@ -6,19 +6,17 @@
 #ifndef LATE_PHASE_OPTIMIZERS_CHECKPOINT_H_
 #define LATE_PHASE_OPTIMIZERS_CHECKPOINT_H_
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "optimizers/settings.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace late_phase {
-
-// Settings in the order in which differences are reported.
-using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // 1: numbers in settings have all their digits (optimizers/number_text.h). 0, of version 0.1.0:
 // they have six.
@@ -34,17 +32,17 @@ struct CheckpointState {
 
 // Writes a checkpoint and then removes older ones. These stay if anything fails, a disk that does
 // not confirm what was written to it included.
-absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state);
+[[nodiscard]] absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state);
 
 // The newest complete checkpoint of the folder, or none.
 std::optional<std::string> LatestCheckpoint(const std::string& dir);
 
-// Reads one whole. `path` is what LatestCheckpoint returned.
-absl::Status ReadCheckpoint(const std::string& path, CheckpointState* state);
+// `path` is what LatestCheckpoint returned.
+absl::StatusOr<CheckpointState> ReadCheckpoint(const std::string& path);
 
 // Names the first setting, or variable, in which a run differs from a checkpoint; OK if none. Where
 // the checkpoint has six digits of a number, those must agree.
-absl::Status SameSettings(const CheckpointState& saved, const Settings& wanted);
+[[nodiscard]] absl::Status SameSettings(const CheckpointState& saved, const Settings& wanted);
 
 }  // namespace late_phase
 

@@ -12,22 +12,23 @@
 namespace late_phase {
 
 // The bytes of a file. `text` is written only if all of them were read.
-std::error_code ReadWholeFile(const std::string& path, std::string* text);
+[[nodiscard]] std::error_code ReadWholeFile(const std::string& path, std::string* text);
 
 // Writes aside in the same folder, waits for the disk and renames. Until the rename `path` holds
 // what it held before, and if anything fails by then, it keeps that and nothing is left aside. An
 // error after the rename means that the new file is in place, but may not survive a power failure.
-std::error_code ReplaceFile(const std::string& path, const std::string& text);
+[[nodiscard]] std::error_code ReplaceFile(const std::string& path, const std::string& text);
 
 // Waits until the bytes of a file are on the disk.
-std::error_code SyncFile(const std::string& path);
+[[nodiscard]] std::error_code SyncFile(const std::string& path);
 
 // Waits until the names in a folder are on the disk; a rename survives a power failure only then.
 // On file systems that cannot wait for folders (EINVAL) there is nothing to do.
-std::error_code SyncFolder(const std::string& path);
+[[nodiscard]] std::error_code SyncFolder(const std::string& path);
 
 // The paths of everything in a folder, in the order of their names.
-std::error_code ListFolder(const std::string& path, std::vector<std::string>* entries);
+[[nodiscard]] std::error_code ListFolder(const std::string& path,
+                                         std::vector<std::string>* entries);
 
 }  // namespace late_phase
 

@@ -3,7 +3,7 @@
 namespace late_phase {
 namespace {
 
-std::mt19937_64 EngineOf(const std::vector<uint32_t>& words) {
+std::mt19937_64 SeedEngine(const std::vector<uint32_t>& words) {
   std::seed_seq sequence(words.begin(), words.end());
   return std::mt19937_64(sequence);
 }
@@ -15,11 +15,11 @@ std::mt19937_64 MakeEngine(Draws purpose, int64_t seed, int64_t n) {
   auto high = [](int64_t value) { return static_cast<uint32_t>(value >> 32); };
   switch (purpose) {
     case Draws::kTextWeights:
-      return EngineOf({low(seed), high(seed), low(n)});
+      return SeedEngine({low(seed), high(seed), low(n)});
     case Draws::kImageOrder:
-      return EngineOf({low(seed), high(seed), 0, low(n), high(n)});
+      return SeedEngine({low(seed), high(seed), 0, low(n), high(n)});
     case Draws::kAugmentation:
-      return EngineOf({low(seed), high(seed), 1, low(n), high(n)});
+      return SeedEngine({low(seed), high(seed), 1, low(n), high(n)});
     case Draws::kSampledText:
       break;
   }

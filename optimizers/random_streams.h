@@ -81,7 +81,7 @@ constexpr std::array<int64_t, 2> DropoutSampleUniforms(int64_t seed, int64_t sam
   return {~seed, sample * kDropoutSamples + part};
 }
 // To be added to the second word.
-constexpr int64_t OffsetOfLayer(int64_t layer) { return layer * kUniformsOfALayer; }
+constexpr int64_t LayerOffset(int64_t layer) { return layer * kUniformsOfALayer; }
 
 // 3. Whole numbers and uniform weights: engines std::mt19937_64, seeded by std::seed_seq of the
 // words below, or by one word directly. Engine and seed_seq are the same on every platform; the

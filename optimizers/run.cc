@@ -4,10 +4,15 @@
 #include <cmath>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "optimizers/session.h"
+#include "optimizers/spawning.h"
 #include "optimizers/tensors.h"
+#include "optimizers/weight_transfer.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 
@@ -15,14 +20,8 @@ using tensorflow::Tensor;
 
 namespace {
 
-constexpr char kSpawned[] = "late_phase/spawned";
-
 std::string TypeText(tensorflow::DataType dtype, const tensorflow::TensorShape& shape) {
   return absl::StrCat(tensorflow::DataTypeString(dtype), shape.DebugString());
-}
-
-bool IsFloating(tensorflow::DataType dtype) {
-  return dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_DOUBLE;
 }
 
 absl::Status MustHold(const std::string& path, const std::string& name) {
@@ -30,7 +29,7 @@ absl::Status MustHold(const std::string& path, const std::string& name) {
 }
 
 // In the words of a checkpoint that this run is to take a variable from.
-absl::Status MustHave(const LatePhase::Saved& variable, const Tensor& saved) {
+absl::Status MustHave(const SavedVariable& variable, const Tensor& saved) {
   if (saved.dtype() != variable.dtype) {
     return absl::InvalidArgumentError(absl::StrCat(
         "`", variable.name, "` must be of type ", tensorflow::DataTypeString(variable.dtype),
@@ -50,64 +49,6 @@ bool SameBits(const Tensor& a, const Tensor& b) {
                     b.flat<tensorflow::tstring>().data());
 }
 
-// What a variable becomes whose value in a run of another K is `value`: every row is the first one.
-// A single row may also be without its dimension, here or there. None if type or rows differ.
-std::optional<Tensor> FirstRowEverywhere(const Tensor& value, const LatePhase::Saved& variable) {
-  if (value.dtype() != variable.dtype) return std::nullopt;
-  if (value.shape() == variable.shape) return value;
-  auto is_row_of = [](tensorflow::TensorShape row, const tensorflow::TensorShape& stack) {
-    row.InsertDim(0, 1);
-    return row == stack;
-  };
-  if (is_row_of(value.shape(), variable.shape) || is_row_of(variable.shape, value.shape())) {
-    Tensor same(value.dtype());
-    return same.CopyFrom(value, variable.shape) ? std::optional<Tensor>(same) : std::nullopt;
-  }
-  tensorflow::TensorShape row = variable.shape, saved_row = value.shape();
-  if (row.dims() > 0) row.RemoveDim(0);
-  if (saved_row.dims() > 0) saved_row.RemoveDim(0);
-  if (row != saved_row || value.dims() == 0 || value.dim_size(0) == 0 ||
-      !tensorflow::DataTypeCanUseMemcpy(value.dtype())) {
-    return std::nullopt;
-  }
-  return RepeatedRow(value.dtype(), value.data(), variable.shape);
-}
-
-// What a variable becomes whose model's value is `value` in another run, where `members` rows of a
-// late-phase variable count; a part of the network may have members there and none here, or the
-// other way round. Floating types may differ. None if it is of another type or shape.
-std::optional<Tensor> ModelOf(const Tensor& value, int64_t members,
-                              const LatePhase::Saved& variable) {
-  if (!IsFloating(value.dtype()) || !IsFloating(variable.dtype)) {
-    const bool same = value.dtype() == variable.dtype && value.shape() == variable.shape;
-    return same ? std::optional<Tensor>(value) : std::nullopt;
-  }
-  // Without members, BatchNorm's stacks have one row.
-  auto without_one = [](tensorflow::TensorShape shape) {
-    if (shape.dims() > 0 && shape.dim_size(0) == 1) shape.RemoveDim(0);
-    return shape;
-  };
-  auto row_of = [](tensorflow::TensorShape stack) {
-    if (stack.dims() > 0) stack.RemoveDim(0);
-    return stack;
-  };
-  const bool stacked = variable.kind == LatePhase::Kind::kMembers;
-  const tensorflow::TensorShape row =
-      without_one(stacked ? row_of(variable.shape) : variable.shape);
-  const bool one = without_one(value.shape()) == row;
-  if (!one && (value.dims() == 0 || without_one(row_of(value.shape())) != row)) {
-    return std::nullopt;
-  }
-  const int64_t size = row.num_elements(), rows = one ? 1 : std::min(value.dim_size(0), members);
-  Tensor model(variable.dtype, variable.shape);
-  for (int64_t i = 0; i < size; ++i) {
-    double sum = 0;
-    for (int64_t k = 0; k < rows; ++k) sum += ElementOf(value, k * size + i);
-    for (int64_t j = i; j < model.NumElements(); j += size) SetElement(&model, j, sum / rows);
-  }
-  return model;
-}
-
 // Whether the members were spawned. A checkpoint of 0.1.0 does not say: there, it was always the
 // first act of step T0.
 bool HasSpawned(const CheckpointState& state, int64_t start) {
@@ -119,11 +60,16 @@ bool HasSpawned(const CheckpointState& state, int64_t start) {
   return found->second.flat<int64_t>()(0) != 0;
 }
 
-absl::Status ReadNewest(const std::string& dir, std::string* path, CheckpointState* state) {
-  const std::optional<std::string> newest = LatestCheckpoint(dir);
-  if (!newest.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
-  *path = *newest;
-  return ReadCheckpoint(*path, state);
+// The newest checkpoint of a folder.
+struct NewestCheckpoint {
+  std::string path;
+  CheckpointState state;
+};
+absl::StatusOr<NewestCheckpoint> ReadNewest(const std::string& dir) {
+  const std::optional<std::string> path = LatestCheckpoint(dir);
+  if (!path.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
+  TF_ASSIGN_OR_RETURN(CheckpointState state, ReadCheckpoint(*path));
+  return NewestCheckpoint{*path, std::move(state)};
 }
 
 template <typename T>
@@ -156,18 +102,20 @@ Run::Run(const LatePhase& late_phase, int threads, Settings settings)
   }
 }
 
-absl::Status Run::Create(const LatePhase& late_phase, int threads, const Settings& settings,
-                         std::unique_ptr<Run>* run) {
+Run::~Run() { ReleaseTrainCall(); }
+
+absl::StatusOr<std::unique_ptr<Run>> Run::Create(const LatePhase& late_phase, int threads,
+                                                 const Settings& settings) {
   tensorflow::GraphDef graph;
-  if (absl::Status status = late_phase.scope().ToGraphDef(&graph); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(late_phase.scope().ToGraphDef(&graph));
   if (late_phase.train_target().empty()) {
     return absl::FailedPreconditionError("Minimize must be called before a run is made");
   }
-  std::unique_ptr<tensorflow::Session> session;
-  if (absl::Status status = OpenSession(threads, &session); !status.ok()) return status;
-  run->reset(new Run(late_phase, threads, settings));
-  (*run)->session_ = std::move(session);
-  return (*run)->session_->Create(graph);
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<tensorflow::Session> session, OpenSession(threads));
+  TF_RETURN_IF_ERROR(session->Create(graph));
+  std::unique_ptr<Run> run(new Run(late_phase, threads, settings));
+  run->session_ = std::move(session);
+  return run;
 }
 
 absl::Status Run::Initialize() {
@@ -175,7 +123,7 @@ absl::Status Run::Initialize() {
   reestimated_at_.clear();
   Feeds feeds;
   std::vector<std::string> targets = {zero_};
-  for (const auto& variable : saved_) {
+  for (const SavedVariable& variable : saved_) {
     if (variable.initial == nullptr) continue;
     feeds.push_back({variable.placeholder, variable.initial()});
     targets.push_back(variable.restore);
@@ -185,58 +133,81 @@ absl::Status Run::Initialize() {
 }
 
 absl::Status Run::Spawn() {
-  const auto mark = std::find_if(saved_.begin(), saved_.end(),
-                                 [](const auto& variable) { return variable.name == kSpawned; });
-  std::vector<Tensor> spawned;
-  if (absl::Status status = Fetch({}, {mark->read}, &spawned); !status.ok()) return status;
+  const auto mark = absl::c_find_if(
+      saved_, [](const SavedVariable& variable) { return variable.name == kSpawned; });
+  TF_ASSIGN_OR_RETURN(const std::vector<Tensor> spawned, Fetch({}, {mark->read}));
   if (spawned[0].scalar<int64_t>()() != 0) return absl::OkStatus();
   return session_->Run({}, {}, {spawn_}, nullptr);
 }
 
-absl::Status Run::Step(const Feeds& feeds, const std::vector<std::string>& fetches,
-                       std::vector<Tensor>* outputs) {
-  if (step_ == options_.start && !spawn_.empty()) {
-    if (absl::Status status = Spawn(); !status.ok()) return status;
+void Run::ReleaseTrainCall() {
+  if (train_call_.has_value()) session_->ReleaseCallable(train_call_->handle).IgnoreError();
+  train_call_.reset();
+}
+
+absl::Status Run::MakeTrainCall(const Feeds& feeds, absl::Span<const std::string> fetches) {
+  const bool reports_placement = placement_.empty();
+  if (train_call_.has_value() && train_call_->reports_placement == reports_placement &&
+      absl::c_equal(train_call_->fetches, fetches) &&
+      absl::c_equal(train_call_->feeds, feeds,
+                    [](const std::string& name, const auto& feed) { return name == feed.first; })) {
+    return absl::OkStatus();
   }
-  std::vector<Tensor> unused;
-  tensorflow::RunOptions options;
+  ReleaseTrainCall();
+  TrainCall call{{}, {fetches.begin(), fetches.end()}, reports_placement, 0};
+  tensorflow::CallableOptions options;
+  for (const auto& [name, tensor] : feeds) {
+    call.feeds.push_back(name);
+    options.add_feed(name);
+  }
+  for (const std::string& name : fetches) options.add_fetch(name);
+  options.add_target(train_);
+  options.mutable_run_options()->set_output_partition_graphs(reports_placement);
+  TF_RETURN_IF_ERROR(session_->MakeCallable(options, &call.handle));
+  train_call_ = std::move(call);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Tensor>> Run::Step(const Feeds& feeds,
+                                              absl::Span<const std::string> fetches) {
+  if (step_ == options_.start && !spawn_.empty()) TF_RETURN_IF_ERROR(Spawn());
+  TF_RETURN_IF_ERROR(MakeTrainCall(feeds, fetches));
+  std::vector<Tensor> tensors, outputs;
+  for (const auto& [name, tensor] : feeds) tensors.push_back(tensor);
   tensorflow::RunMetadata metadata;
-  options.set_output_partition_graphs(placement_.empty());
-  if (absl::Status status = session_->Run(options, feeds, fetches, {train_},
-                                          outputs == nullptr ? &unused : outputs, &metadata);
-      !status.ok()) {
-    return status;
-  }
+  TF_RETURN_IF_ERROR(session_->RunCallable(train_call_->handle, tensors, &outputs, &metadata));
   for (const auto& graph : metadata.partition_graphs()) {
     for (const auto& node : graph.node()) placement_[node.device()].insert(node.op());
   }
   ++step_;
   const bool sample = !swa_.empty() && step_ >= options_.swa_start &&
                       (step_ - options_.swa_start) % options_.swa_every == 0;
-  return sample ? session_->Run({}, {}, {swa_}, nullptr) : absl::OkStatus();
+  if (sample) TF_RETURN_IF_ERROR(session_->Run({}, {}, {swa_}, nullptr));
+  return outputs;
 }
 
-absl::Status Run::Fetch(const Feeds& feeds, const std::vector<std::string>& fetches,
-                        std::vector<Tensor>* outputs) {
-  return session_->Run(feeds, fetches, {}, outputs);
+absl::StatusOr<std::vector<Tensor>> Run::Fetch(const Feeds& feeds,
+                                               absl::Span<const std::string> fetches) {
+  std::vector<Tensor> outputs;
+  TF_RETURN_IF_ERROR(session_->Run(feeds, {fetches.begin(), fetches.end()}, {}, &outputs));
+  return outputs;
 }
 
-absl::Status Run::Evaluate(WeightSet set, const Feeds& feeds,
-                           const std::vector<std::string>& fetches, std::vector<Tensor>* outputs) {
+absl::StatusOr<std::vector<Tensor>> Run::Evaluate(WeightSet set, const Feeds& feeds,
+                                                  absl::Span<const std::string> fetches) {
   const auto last = reestimated_at_.find(set);
   const bool due = last == reestimated_at_.end() || last->second != step_;
   if (reestimate_ && set != WeightSet::kCurrent && due) {
-    if (absl::Status status = reestimate_(this, set); !status.ok()) return status;
+    TF_RETURN_IF_ERROR(reestimate_(this, set));
     reestimated_at_[set] = step_;
   }
-  return Fetch(feeds, fetches, outputs);
+  return Fetch(feeds, fetches);
 }
 
 absl::Status Run::Save(const std::string& dir) {
   std::vector<std::string> reads;
   for (const auto& variable : saved_) reads.push_back(variable.read);
-  std::vector<Tensor> values;
-  if (absl::Status status = session_->Run({}, reads, {}, &values); !status.ok()) return status;
+  TF_ASSIGN_OR_RETURN(const std::vector<Tensor> values, Fetch({}, reads));
   CheckpointState state{step_, {}, settings_, threads_};
   for (size_t i = 0; i < saved_.size(); ++i) {
     if (!AllFinite(values[i])) {
@@ -253,8 +224,8 @@ absl::Status Run::Assign(const std::map<std::string, Tensor>& variables) {
   Feeds feeds;
   std::vector<std::string> targets;
   for (const auto& [name, value] : variables) {
-    const auto found = std::find_if(saved_.begin(), saved_.end(),
-                                    [&name = name](const auto& one) { return one.name == name; });
+    const auto found = absl::c_find_if(
+        saved_, [&name = name](const SavedVariable& one) { return one.name == name; });
     if (found == saved_.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat("`variables` must be variables of the run. Received: ", name));
@@ -291,30 +262,25 @@ void Run::Modernize(CheckpointState* state) const {
   state->settings.emplace_back(kSpawned, TypeText(spawned.dtype(), spawned.shape()));
 }
 
-absl::Status Run::Restore(const std::string& dir, std::string* note) {
-  std::string path;
-  CheckpointState state;
-  if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
+absl::StatusOr<std::string> Run::Restore(const std::string& dir) {
+  TF_ASSIGN_OR_RETURN(NewestCheckpoint newest, ReadNewest(dir));
+  CheckpointState& state = newest.state;
   Modernize(&state);
-  if (absl::Status status = SameSettings(state, settings_); !status.ok()) return status;
-  for (const auto& variable : saved_) {
-    if (state.variables.count(variable.name) == 0) return MustHold(path, variable.name);
+  TF_RETURN_IF_ERROR(SameSettings(state, settings_));
+  for (const SavedVariable& variable : saved_) {
+    if (state.variables.count(variable.name) == 0) return MustHold(newest.path, variable.name);
   }
-  if (state.threads != threads_ && note != nullptr) {
-    *note =
-        absl::StrCat("the checkpoint was written with ", state.threads, " threads, this run has ",
-                     threads_, ": results will differ by rounding from an uninterrupted run's");
-  }
-  if (absl::Status status = Assign(state.variables); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(Assign(state.variables));
   step_ = state.step;
   reestimated_at_.clear();
-  return absl::OkStatus();
+  if (state.threads == threads_) return "";
+  return absl::StrCat("the checkpoint was written with ", state.threads, " threads, this run has ",
+                      threads_, ": results will differ by rounding from an uninterrupted run's");
 }
 
 absl::Status Run::StartFrom(const std::string& dir) {
-  std::string path;
-  CheckpointState state;
-  if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
+  TF_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ReadNewest(dir));
+  const auto& [path, state] = newest;
   std::map<std::string, std::string> settings(state.settings.begin(), state.settings.end());
   int64_t members = 1, start = 0;
   if (!absl::SimpleAtoi(settings["members"], &members) ||
@@ -324,13 +290,13 @@ absl::Status Run::StartFrom(const std::string& dir) {
   }
   std::map<std::string, Tensor> taken;
   for (const auto& variable : saved_) {
-    if (variable.kind == LatePhase::Kind::kState || variable.kind == LatePhase::Kind::kInternal) {
+    if (variable.kind == VariableKind::kState || variable.kind == VariableKind::kInternal) {
       continue;
     }
     const auto found = state.variables.find(variable.name);
     if (found == state.variables.end()) return MustHold(path, variable.name);
     const Tensor& value = found->second;
-    if (variable.kind == LatePhase::Kind::kConstant) {
+    if (variable.kind == VariableKind::kConstant) {
       const Tensor own =
           variable.initial ? variable.initial() : Zeros(variable.dtype, variable.shape);
       if (SameBits(value, own)) continue;
@@ -338,24 +304,24 @@ absl::Status Run::StartFrom(const std::string& dir) {
           absl::StrCat("`", variable.name, "` must be what it is in the checkpoint ", path));
     }
     // Until they are spawned there is one member.
-    std::optional<Tensor> model = ModelOf(value, HasSpawned(state, start) ? members : 1, variable);
+    std::optional<Tensor> model =
+        ModelValue(value, HasSpawned(state, start) ? members : 1, variable);
     if (!model.has_value()) return MustHave(variable, value);
     taken[variable.name] = *std::move(model);
   }
-  if (absl::Status status = Initialize(); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(Initialize());
   return Assign(taken);
 }
 
 absl::Status Run::Fork(const std::string& dir) {
-  std::string path;
-  CheckpointState state;
-  if (absl::Status status = ReadNewest(dir, &path, &state); !status.ok()) return status;
+  TF_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ReadNewest(dir));
+  const auto& [path, state] = newest;
   // Variables of another K take the shape they have here.
   std::map<std::string, Tensor> taken;
   for (const auto& variable : saved_) {
     const auto found = state.variables.find(variable.name);
     if (found == state.variables.end()) {
-      if (variable.kind == LatePhase::Kind::kInternal) continue;
+      if (variable.kind == VariableKind::kInternal) continue;
       return MustHold(path, variable.name);
     }
     std::optional<Tensor> stack = FirstRowEverywhere(found->second, variable);
@@ -367,8 +333,8 @@ absl::Status Run::Fork(const std::string& dir) {
         absl::StrCat("a fork must begin at the latest at `start`. Received: a checkpoint of step ",
                      state.step, ", start=", options_.start));
   }
-  if (absl::Status status = Initialize(); !status.ok()) return status;
-  if (absl::Status status = Assign(taken); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(Initialize());
+  TF_RETURN_IF_ERROR(Assign(taken));
   step_ = state.step;
   return absl::OkStatus();
 }

@@ -1,8 +1,10 @@
 // Drives the graph of a LatePhase: steps, spawning at T0, SWA, checkpoints.
 //
-//   ASSIGN(run, Run::Create(late_phase, threads));
-//   run->Initialize();                   // or run->Restore(dir)
-//   while (run->step() < steps) run->Step(feeds, {"loss:0"}, &outputs);
+//   TF_ASSIGN_OR_RETURN(std::unique_ptr<Run> run, Run::Create(late_phase, threads));
+//   TF_RETURN_IF_ERROR(run->Initialize());                   // or run->Restore(dir)
+//   while (run->step() < steps) {
+//     TF_ASSIGN_OR_RETURN(std::vector<Tensor> outputs, run->Step(feeds, {"loss:0"}));
+//   }
 //
 // Between two calls the state is that of a whole number of minibatches, even if the last one
 // failed: a minibatch that cannot be computed (bad feeds, a label out of range) changes nothing,
@@ -14,12 +16,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "optimizers/checkpoint.h"
 #include "optimizers/late_phase.h"
 #include "tensorflow/core/public/session.h"
@@ -33,20 +38,25 @@ class Run {
   // Makes a session of the finished graph. `threads` must be the same in all runs of a process
   // (optimizers/session.h). `settings` are further ones that a checkpoint must agree with: the
   // model's and the data's.
-  static absl::Status Create(const LatePhase& late_phase, int threads, const Settings& settings,
-                             std::unique_ptr<Run>* run);
+  static absl::StatusOr<std::unique_ptr<Run>> Create(const LatePhase& late_phase, int threads,
+                                                     const Settings& settings = {});
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
 
   // Sets all variables to their initial values, t = 0.
-  absl::Status Initialize();
+  [[nodiscard]] absl::Status Initialize();
 
   // One minibatch: spawns first if it is step T0's turn, trains, takes an SWA sample if one is due.
-  // If it fails after spawning, the members stay, and a repetition does not spawn again.
-  absl::Status Step(const Feeds& feeds, const std::vector<std::string>& fetches = {},
-                    std::vector<tensorflow::Tensor>* outputs = nullptr);
+  // If it fails after spawning, the members stay, and a repetition does not spawn again. Returns
+  // what `fetches` name. The names of feeds and fetches are looked up when they change, so a loop
+  // over minibatches passes them in the same order.
+  absl::StatusOr<std::vector<tensorflow::Tensor>> Step(const Feeds& feeds,
+                                                       absl::Span<const std::string> fetches = {});
 
   // Anything else in the graph, such as an evaluation.
-  absl::Status Fetch(const Feeds& feeds, const std::vector<std::string>& fetches,
-                     std::vector<tensorflow::Tensor>* outputs);
+  absl::StatusOr<std::vector<tensorflow::Tensor>> Fetch(const Feeds& feeds,
+                                                        absl::Span<const std::string> fetches);
 
   // Called before weights that were never trained as they are (collapsed, SWA) are evaluated, once
   // per set and step: the place to re-estimate BatchNorm statistics, into variables of their own
@@ -56,33 +66,33 @@ class Run {
 
   // Fetches what was built from LatePhase::Read(..., set), after OnEvaluation's function if it is
   // due.
-  absl::Status Evaluate(WeightSet set, const Feeds& feeds, const std::vector<std::string>& fetches,
-                        std::vector<tensorflow::Tensor>* outputs);
+  absl::StatusOr<std::vector<tensorflow::Tensor>> Evaluate(WeightSet set, const Feeds& feeds,
+                                                           absl::Span<const std::string> fetches);
 
   int64_t step() const { return step_; }
   const LatePhaseOptions& options() const { return options_; }
 
   // Refused, and nothing written, if a weight is no longer finite: the last checkpoint stays good.
-  absl::Status Save(const std::string& dir);
-  // Restores the newest checkpoint. `note` is set if results will differ by rounding from those of
-  // an uninterrupted run.
-  absl::Status Restore(const std::string& dir, std::string* note);
+  [[nodiscard]] absl::Status Save(const std::string& dir);
+  // Restores the newest checkpoint. Returns a note if results will differ by rounding from those of
+  // an uninterrupted run, else an empty string.
+  absl::StatusOr<std::string> Restore(const std::string& dir);
 
   // Starts from the weights and statistics of another run's newest checkpoint, t = 0, slots zero.
   // Its members, once they are spawned, are collapsed; here every row becomes what they are.
-  absl::Status StartFrom(const std::string& dir);
+  [[nodiscard]] absl::Status StartFrom(const std::string& dir);
 
-  // Goes on where another run of the same network with one member stood, at the latest at T0: t,
+  // Resumes where another run of the same network with one member stood, at the latest at T0: t,
   // slots and states are kept, and its member is φ0. Until T0 both are the same model, so this
   // equals a run of its own from the start.
-  absl::Status Fork(const std::string& dir);
+  [[nodiscard]] absl::Status Fork(const std::string& dir);
 
   // Sets variables to given values: weights from elsewhere. Others keep theirs. Names, types and
   // shapes must be those of variables of the run; else nothing is set.
-  absl::Status Assign(const std::map<std::string, tensorflow::Tensor>& variables);
+  [[nodiscard]] absl::Status Assign(const std::map<std::string, tensorflow::Tensor>& variables);
 
   // Every variable that a checkpoint holds.
-  const std::vector<LatePhase::Saved>& saved() const { return saved_; }
+  const std::vector<SavedVariable>& saved() const { return saved_; }
 
   // Where the ops of a minibatch run, known after the first Step: device -> op types.
   const std::map<std::string, std::set<std::string>>& placement() const { return placement_; }
@@ -90,14 +100,25 @@ class Run {
  private:
   Run(const LatePhase& late_phase, int threads, Settings settings);
 
+  // The train target with its feeds and fetches, looked up.
+  struct TrainCall {
+    std::vector<std::string> feeds, fetches;
+    bool reports_placement;
+    tensorflow::Session::CallableHandle handle;
+  };
+
+  // Makes train_call_ the one for these names.
+  [[nodiscard]] absl::Status MakeTrainCall(const Feeds& feeds,
+                                           absl::Span<const std::string> fetches);
+  void ReleaseTrainCall();
   // Adds the members at T0, if they are not there.
-  absl::Status Spawn();
+  [[nodiscard]] absl::Status Spawn();
   // Makes what another version wrote what this one would have written.
   void Modernize(CheckpointState* state) const;
 
   LatePhaseOptions options_;
   std::string zero_, train_, spawn_, swa_;
-  std::vector<LatePhase::Saved> saved_;
+  std::vector<SavedVariable> saved_;
   Settings settings_;
   int threads_;
   int64_t step_ = 0;
@@ -105,6 +126,7 @@ class Run {
   std::map<WeightSet, int64_t> reestimated_at_;
   std::map<std::string, std::set<std::string>> placement_;
   std::unique_ptr<tensorflow::Session> session_;
+  std::optional<TrainCall> train_call_;
 };
 
 }  // namespace late_phase

@@ -36,7 +36,7 @@ class Schedule {
   Schedule ByEpoch(double steps_per_epoch) const;
 
   // There must be a knot, knots must be in order, and all must be finite.
-  absl::Status Check(const std::string& name) const;
+  [[nodiscard]] absl::Status Check(const std::string& name) const;
 
   double At(double t) const;
 

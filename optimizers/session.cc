@@ -1,14 +1,13 @@
 #include "optimizers/session.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace late_phase {
 
-absl::Status OpenSession(int threads, std::unique_ptr<tensorflow::Session>* session) {
+absl::StatusOr<std::unique_ptr<tensorflow::Session>> OpenSession(int threads) {
   if (threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("`threads` must be at least 1. Received: threads=", threads));
@@ -21,10 +20,10 @@ absl::Status OpenSession(int threads, std::unique_ptr<tensorflow::Session>* sess
   options.config.add_session_inter_op_thread_pool()->set_num_threads(1);
   // A graph that was put on a GPU keeps those ops on the CPU that have no kernel there.
   options.config.set_allow_soft_placement(true);
-  std::unique_ptr<tensorflow::Session> opened(tensorflow::NewSession(options));
-  if (opened == nullptr) return absl::InternalError("TensorFlow cannot open a session");
+  std::unique_ptr<tensorflow::Session> session(tensorflow::NewSession(options));
+  if (session == nullptr) return absl::InternalError("TensorFlow cannot open a session");
   const tensorflow::DeviceMgr* devices = nullptr;
-  if (absl::Status status = opened->LocalDeviceManager(&devices); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(session->LocalDeviceManager(&devices));
   const int there = devices->HostCPU()->tensorflow_cpu_worker_threads()->num_threads;
   if (there != threads) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -33,8 +32,7 @@ absl::Status OpenSession(int threads, std::unique_ptr<tensorflow::Session>* sess
         "Received: threads=",
         threads));
   }
-  *session = std::move(opened);
-  return absl::OkStatus();
+  return session;
 }
 
 }  // namespace late_phase

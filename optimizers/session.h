@@ -7,14 +7,14 @@
 
 #include <memory>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tensorflow/core/public/session.h"
 
 namespace late_phase {
 
 // A session without a graph, whose ops share `threads` threads and run one at a time.
 // InvalidArgument if the process has another number of threads already.
-absl::Status OpenSession(int threads, std::unique_ptr<tensorflow::Session>* session);
+absl::StatusOr<std::unique_ptr<tensorflow::Session>> OpenSession(int threads);
 
 }  // namespace late_phase
 

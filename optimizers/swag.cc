@@ -5,7 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/normals.h"
+#include "optimizers/averages.h"
 #include "optimizers/random_streams.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 
@@ -48,34 +51,33 @@ void Sample(const SwagMoments::Weight& weight, const NormalStream& stream, int64
 
 }  // namespace
 
-absl::Status ReadSwagMoments(Run* run, SwagMoments* moments) {
+absl::StatusOr<SwagMoments> ReadSwagMoments(Run* run) {
   std::map<std::string, std::string> reads;
-  for (const LatePhase::Saved& variable : run->saved()) reads[variable.name] = variable.read;
-  const auto count = reads.find("late_phase/swa_count");
+  for (const SavedVariable& variable : run->saved()) reads[variable.name] = variable.read;
+  const auto count = reads.find(kSampleCount);
   if (run->options().swag_rank == 0 || count == reads.end()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the run must collect SWAG's moments (`swag_rank`). Received: swag_rank=",
                      run->options().swag_rank));
   }
-  std::vector<Tensor> values;
-  if (absl::Status status = run->Fetch({}, {count->second}, &values); !status.ok()) return status;
-  const int64_t samples = values[0].scalar<int64_t>()();
+  TF_ASSIGN_OR_RETURN(const std::vector<Tensor> number, run->Fetch({}, {count->second}));
+  const int64_t samples = number[0].scalar<int64_t>()();
   if (samples == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("SWA must have taken a sample. Received: none at step ", run->step()));
   }
-  moments->kept = std::min(samples, run->options().swag_rank);
-  moments->weights.clear();
-  for (const LatePhase::Saved& variable : run->saved()) {
+  SwagMoments moments;
+  moments.kept = std::min(samples, run->options().swag_rank);
+  for (const SavedVariable& variable : run->saved()) {
     const auto deviations = reads.find(variable.name + "/swag_deviations");
     if (deviations == reads.end()) continue;
-    const std::vector<std::string> fetches = {reads.at(variable.name + "/swa"),
-                                              reads.at(variable.name + "/swa_square"),
-                                              deviations->second};
-    if (absl::Status status = run->Fetch({}, fetches, &values); !status.ok()) return status;
-    moments->weights.push_back({variable.name, values[0], values[1], values[2]});
+    TF_ASSIGN_OR_RETURN(
+        const std::vector<Tensor> values,
+        run->Fetch({}, {reads.at(variable.name + "/swa"), reads.at(variable.name + "/swa_square"),
+                        deviations->second}));
+    moments.weights.push_back({variable.name, values[0], values[1], values[2]});
   }
-  return absl::OkStatus();
+  return moments;
 }
 
 std::map<std::string, Tensor> SwagSample(const SwagMoments& moments, int64_t seed, int64_t sample) {

@@ -2,7 +2,7 @@
 // 2019): weights drawn from a normal distribution around the SWA average, whose covariance was
 // gathered in training.
 //
-// Training (LatePhaseOptions::swag_rank = R, optimizers/late_phase.cc) keeps of every weight w,
+// Training (LatePhaseOptions::swag_rank = R, optimizers/averages.h) keeps of every weight w,
 // over the SWA samples, the mean w̄ (NAME/swa), the mean of squares (NAME/swa_square) and the last R
 // deviations w − w̄ (NAME/swag_deviations [R, …], a ring by the number of the sample), w̄ being the
 // mean so far. Here they become weights. How those predict (BatchNorm's statistics must be
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "optimizers/run.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -33,7 +33,7 @@ struct SwagMoments {
 
 // The moments as the run has them now. FailedPrecondition if it collects none, or has no sample
 // yet.
-absl::Status ReadSwagMoments(Run* run, SwagMoments* moments);
+absl::StatusOr<SwagMoments> ReadSwagMoments(Run* run);
 
 // Sample number `sample` of all weights by name, of their variables' shapes:
 //

@@ -39,7 +39,7 @@ inline tensorflow::Tensor RepeatedRow(tensorflow::DataType dtype, const void* ro
 }
 
 // One element of a float or double tensor.
-inline double ElementOf(const tensorflow::Tensor& tensor, int64_t i) {
+inline double GetElement(const tensorflow::Tensor& tensor, int64_t i) {
   return tensor.dtype() == tensorflow::DT_DOUBLE ? tensor.flat<double>()(i)
                                                  : tensor.flat<float>()(i);
 }

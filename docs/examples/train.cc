@@ -3,10 +3,13 @@
 #include <iostream>
 #include <memory>
 #include <random>
+#include <vector>
 
 #include "optimizers/run.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace {
 
@@ -42,19 +45,19 @@ absl::Status Train() {
     return tf_ops::Mean(scope, tf_ops::Square(scope, tf_ops::Sub(scope, prediction, y)), {0, 1});
   };
   const Output loss = loss_of(theta, phi);
-  absl::Status status =
+  TF_RETURN_IF_ERROR(
       late_phase.Minimize(loss,
                           late_phase::UpdateRule::Momentum(
                               late_phase::Schedule::PiecewiseLinear({{300, 0.02}, {400, 0.002}})),
-                          late_phase::UpdateRule::Sgd(0.05));
+                          late_phase::UpdateRule::Sgd(0.05)));
   auto evaluated = [&](late_phase::WeightSet set) {
     return loss_of(late_phase.Read("theta", set), late_phase.Read("phi", set));
   };
   const Output collapsed = evaluated(late_phase::WeightSet::kCollapsed),
                swa = evaluated(late_phase::WeightSet::kSwa);
-  std::unique_ptr<late_phase::Run> run;
-  if (status.ok()) status = late_phase::Run::Create(late_phase, /*threads=*/1, {}, &run);
-  if (status.ok()) status = run->Initialize();  // or run->Restore(folder, &note)
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<late_phase::Run> run,
+                      late_phase::Run::Create(late_phase, /*threads=*/1));
+  TF_RETURN_IF_ERROR(run->Initialize());  // or run->Restore(folder)
 
   // Noisy minibatches of y = x · (1, 2, 3, 4).
   std::mt19937 engine(1);
@@ -70,21 +73,18 @@ absl::Status Train() {
     }
     return late_phase::Run::Feeds{{"x", inputs_x}, {"y", targets}};
   };
-  while (status.ok() && run->step() < 400) {
-    std::vector<Tensor> outputs;
-    status = run->Step(minibatch(/*noise=*/1), {loss.name()}, &outputs);
-    if (status.ok() && run->step() % 100 == 0) {
+  while (run->step() < 400) {
+    TF_ASSIGN_OR_RETURN(const std::vector<Tensor> outputs,
+                        run->Step(minibatch(/*noise=*/1), {loss.name()}));
+    if (run->step() % 100 == 0) {
       std::cout << "step " << run->step() << ", loss " << outputs[0].scalar<float>()() << "\n";
     }
   }
-  std::vector<Tensor> losses;
-  if (status.ok())
-    status = run->Fetch(minibatch(/*noise=*/0), {collapsed.name(), swa.name()}, &losses);
-  if (status.ok()) {
-    std::cout << "noise-free loss: collapsed " << losses[0].scalar<float>()() << ", SWA "
-              << losses[1].scalar<float>()() << "\n";
-  }
-  return status;
+  TF_ASSIGN_OR_RETURN(const std::vector<Tensor> losses,
+                      run->Fetch(minibatch(/*noise=*/0), {collapsed.name(), swa.name()}));
+  std::cout << "noise-free loss: collapsed " << losses[0].scalar<float>()() << ", SWA "
+            << losses[1].scalar<float>()() << "\n";
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -13,6 +13,8 @@
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 
@@ -22,8 +24,8 @@ using tensorflow::Tensor;
 
 namespace {
 
-double MemoryOf(const CifarOptions& options, const CifarData& data, const NetworkSize& size,
-                const LatePhaseOptions& late_phase) {
+double MemoryBytes(const CifarOptions& options, const CifarData& data, const NetworkSize& size,
+                   const LatePhaseOptions& late_phase) {
   TrainingNumbers numbers;
   numbers.members = options.parts.all ? size.parameters : size.member_parameters;
   numbers.base = size.parameters - numbers.members;
@@ -38,19 +40,19 @@ double MemoryOf(const CifarOptions& options, const CifarData& data, const Networ
 }
 
 // The one form of kernels that the options ask for.
-absl::Status KernelFormOf(const CifarOptions& options, KernelForm* form) {
+absl::StatusOr<KernelForm> ChooseKernelForm(const CifarOptions& options) {
   std::vector<std::string> asked;
+  KernelForm form = KernelForm::kPlain;
   auto consider = [&](bool on, KernelForm wanted, const char* name) {
     if (!on) return;
     asked.push_back(name);
-    *form = wanted;
+    form = wanted;
   };
-  *form = KernelForm::kPlain;
   consider(options.parts.all, KernelForm::kPlain, "late_all=true");
   consider(options.late_rank1, KernelForm::kRank1, "late_rank1=true");
   consider(options.hypernetwork, KernelForm::kHypernetwork, "hypernetwork=true");
   consider(options.batch_ensemble(), KernelForm::kBatchEnsemble, "model=batch-ensemble");
-  if (asked.size() < 2) return absl::OkStatus();
+  if (asked.size() < 2) return form;
   return absl::InvalidArgumentError(
       absl::StrCat("at most one of `late_all`, `late_rank1`, `hypernetwork` and the model "
                    "batch-ensemble must be chosen. Received: ",
@@ -76,31 +78,34 @@ Schedule LearningRate(const CifarOptions& options, int64_t steps_per_epoch) {
 
 }  // namespace
 
-std::string CifarData::Divide(std::shared_ptr<const CifarImages> all, int64_t train_images,
-                              int64_t validation_images, int64_t test_images) {
+absl::StatusOr<CifarData> CifarData::Divide(std::shared_ptr<const CifarImages> all,
+                                            int64_t train_images, int64_t validation_images,
+                                            int64_t test_images) {
   const ImageView for_training = all->training, for_test = all->test;
   const int64_t most = for_training.count - validation_images;
   if (most < 1) {
-    return absl::StrCat("`validation_images` must be less than ", for_training.count,
-                        ", the training images. Received: validation_images=", validation_images);
+    return absl::InvalidArgumentError(
+        absl::StrCat("`validation_images` must be less than ", for_training.count,
+                     ", the training images. Received: validation_images=", validation_images));
   }
   if (train_images > most) {
-    return absl::StrCat("`train_images` must be at most ", most,
-                        ", the training images that are not held out for validation. Received: "
-                        "train_images=",
-                        train_images);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "`train_images` must be at most ", most,
+        ", the training images that are not held out for validation. Received: train_images=",
+        train_images));
   }
   if (test_images > for_test.count) {
-    return absl::StrCat("`test_images` must be at most ", for_test.count,
-                        ". Received: test_images=", test_images);
+    return absl::InvalidArgumentError(absl::StrCat("`test_images` must be at most ", for_test.count,
+                                                   ". Received: test_images=", test_images));
   }
-  classes = all->classes;
-  test = for_test.Part(0, test_images > 0 ? test_images : for_test.count);
-  validation = for_training.Part(most, validation_images);
-  training = for_training.Part(0, train_images > 0 ? train_images : most);
-  statistics = StatisticsOf(training);
-  images = std::move(all);
-  return "";
+  CifarData data;
+  data.classes = all->classes;
+  data.test = for_test.Part(0, test_images > 0 ? test_images : for_test.count);
+  data.validation = for_training.Part(most, validation_images);
+  data.training = for_training.Part(0, train_images > 0 ? train_images : most);
+  data.statistics = ComputeStatistics(data.training);
+  data.images = std::move(all);
+  return data;
 }
 
 Cifar::Cifar(const CifarOptions& options, const CifarData* data)
@@ -112,13 +117,25 @@ Cifar::Cifar(const CifarOptions& options, const CifarData* data)
       batches_(data->training, data->statistics, options.augmentation, options.batch,
                options.seed) {}
 
-absl::Status Cifar::Create(const CifarOptions& options, const CifarData* data,
-                           std::unique_ptr<Cifar>* task) {
-  task->reset(new Cifar(options, data));
-  return (*task)->Build();
+absl::StatusOr<std::unique_ptr<Cifar>> Cifar::Create(const CifarOptions& options,
+                                                     const CifarData* data) {
+  std::unique_ptr<Cifar> task(new Cifar(options, data));
+  TF_RETURN_IF_ERROR(task->Build());
+  return task;
 }
 
 absl::Status Cifar::Build() {
+  TF_RETURN_IF_ERROR(Plan());
+  TF_RETURN_IF_ERROR(BuildTraining());
+  for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
+    if (set == WeightSet::kSwa && plan_.late_phase.swa_start < 0) continue;
+    networks_[set] = BuildEvaluation(set);
+  }
+  if (scope_.ok()) BuildTrialWeights();
+  return scope_.status();
+}
+
+absl::Status Cifar::Plan() {
   if (options_.anneal_end < options_.anneal_start) {
     return absl::InvalidArgumentError(absl::StrCat(
         "`anneal_end` must be at least `anneal_start`. Received: anneal_end=", options_.anneal_end,
@@ -128,7 +145,7 @@ absl::Status Cifar::Build() {
   network_.alpha = options_.alpha;
   network_.shakedrop = options_.shakedrop;
   network_.ensemble = options_.members;
-  absl::Status status = KernelFormOf(options_, &network_.kernels);
+  TF_ASSIGN_OR_RETURN(network_.kernels, ChooseKernelForm(options_));
   // A BatchEnsemble's members share BatchNorm, and have rows of all the rest without being
   // late-phase. Where gradients are accumulated all weights take the same rare steps.
   const bool accumulates = options_.at_t0() == AtT0::kAccumulate;
@@ -136,31 +153,40 @@ absl::Status Cifar::Build() {
   // The mean gradient of K minibatches has 1/K of their variance, and so has SGD at 1/K of the
   // rate.
   if (options_.late_rate == 0) options_.late_rate = 1.0 / options_.members;
-  if (status.ok() && accumulates && network_.kernels != KernelForm::kPlain) {
+  if (accumulates && network_.kernels != KernelForm::kPlain) {
     return absl::InvalidArgumentError(
         "the control accumulation must be of plain kernels, none of whose weights have members. "
         "Received: late_rank1 or hypernetwork");
   }
-  if (status.ok()) status = PlanTraining(options_, batches_.steps_per_epoch(), &plan_);
-  if (status.ok()) status = SizeOf(network_, &size_);
-  if (status.ok()) {
-    plan_.bytes = MemoryOf(options_, *data_, size_, plan_.late_phase);
-    status = CheckFitsMemory(
-        plan_.bytes,
-        absl::StrFormat("depth=%d, width=%d, batch=%d, members=%d, swag_rank=%d", options_.depth,
-                        options_.width, options_.batch, members(), options_.swag_rank));
-  }
-  if (status.ok()) status = BuildTraining();
-  if (!status.ok()) return status;
-  for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
-    if (set == WeightSet::kSwa && plan_.late_phase.swa_start < 0) continue;
-    BuildEvaluation(set);
-  }
-  if (scope_.ok()) BuildTrialWeights();
-  return scope_.status();
+  TF_ASSIGN_OR_RETURN(plan_, PlanTraining(options_, batches_.steps_per_epoch()));
+  TF_ASSIGN_OR_RETURN(size_, MeasureNetwork(network_));
+  plan_.bytes = MemoryBytes(options_, *data_, size_, plan_.late_phase);
+  return CheckFitsMemory(
+      plan_.bytes,
+      absl::StrFormat("depth=%d, width=%d, batch=%d, members=%d, swag_rank=%d", options_.depth,
+                      options_.width, options_.batch, members(), options_.swag_rank));
 }
 
-// Feeds: pixels, labels.
+void Cifar::DeclareStoredStatistics(const DeclaredWeights& declared) {
+  for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
+    if (!Reestimates(set)) continue;
+    for (const auto& norm : declared.norms()) {
+      for (const char* statistic : {"mean", "variance"}) {
+        weights_->AddState(StoredStatistic(norm.name, statistic, set),
+                           InitialValue::Zero(dtype_, {1, norm.channels}));
+      }
+    }
+  }
+}
+
+Schedule Cifar::MemberDecay() const {
+  if (options_.member_weight_decay < 0 || !options_.late_phase()) return options_.weight_decay;
+  const double t0 = static_cast<double>(plan_.late_phase.start);
+  return Schedule::PiecewiseLinear({{0, options_.weight_decay},
+                                    {t0, options_.weight_decay},
+                                    {t0, options_.member_weight_decay}});
+}
+
 absl::Status Cifar::BuildTraining() {
   if (!options_.device.empty()) scope_ = scope_.WithDevice("/device:" + options_.device);
   weights_ = std::make_unique<LatePhase>(scope_, plan_.late_phase, dtype_);
@@ -178,33 +204,21 @@ absl::Status Cifar::BuildTraining() {
   const Output loss = tf_ops::Mean(scope_.WithOpName("loss"), entropy.loss, 0);
   if (!scope_.ok()) return scope_.status();
   const EpochMean epoch(weights_.get(), loss, plan_.steps_per_epoch);
-  for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
-    if (!Reestimates(set)) continue;
-    for (const auto& norm : declared.norms()) {
-      for (const char* statistic : {"mean", "variance"}) {
-        weights_->AddState(StoredStatistic(norm.name, statistic, set),
-                           InitialValue::Zero(dtype_, {1, norm.channels}));
-      }
-    }
-  }
-  const UpdateRule sgd =
-      UpdateRule::Momentum(LearningRate(options_, plan_.steps_per_epoch), options_.momentum);
-  Schedule member_decay = options_.weight_decay;
-  if (options_.member_weight_decay >= 0 && options_.late_phase()) {
-    const double t0 = static_cast<double>(plan_.late_phase.start);
-    member_decay = Schedule::PiecewiseLinear({{0, options_.weight_decay},
-                                              {t0, options_.weight_decay},
-                                              {t0, options_.member_weight_decay}});
-  }
-  std::vector<tensorflow::Operation> before = declared.updates();
-  before.push_back(epoch.update);
+  DeclareStoredStatistics(declared);
+  pixels_ = pixels.node()->name();
+  labels_ = labels.node()->name();
   loss_ = loss.name();
   epoch_loss_ = epoch.mean.name();
-  return weights_->Minimize(loss, sgd.WithDecay(options_.weight_decay), sgd.WithDecay(member_decay),
-                            before);
+
+  const UpdateRule sgd =
+      UpdateRule::Momentum(LearningRate(options_, plan_.steps_per_epoch), options_.momentum);
+  std::vector<tensorflow::Operation> before = declared.updates();
+  before.push_back(epoch.update);
+  return weights_->Minimize(loss, sgd.WithDecay(options_.weight_decay),
+                            sgd.WithDecay(MemberDecay()), before);
 }
 
-absl::Status Cifar::MakeRun(int threads, std::unique_ptr<Run>* run) {
+absl::StatusOr<std::unique_ptr<Run>> Cifar::MakeRun(int threads) {
   // What decides over the minibatches; the rest is in the graph.
   const Augmentation& augmentation = options_.augmentation;
   Settings settings = {{"steps_per_epoch", absl::StrCat(plan_.steps_per_epoch)},
@@ -219,20 +233,17 @@ absl::Status Cifar::MakeRun(int threads, std::unique_ptr<Run>* run) {
   if (network_.name == "pyramidnet") {
     settings.push_back({"shakedrop", NumberText(network_.shakedrop)});
   }
-  if (absl::Status status = Run::Create(*weights_, threads, settings, run); !status.ok()) {
-    return status;
-  }
-  (*run)->OnEvaluation([this](Run* evaluated, WeightSet set) {
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<Run> run, Run::Create(*weights_, threads, settings));
+  run->OnEvaluation([this](Run* evaluated, WeightSet set) {
     return Reestimates(set) ? Reestimate(evaluated, set) : absl::OkStatus();
   });
-  return absl::OkStatus();
+  return run;
 }
 
-absl::Status Cifar::Batch(int64_t t, Run::Feeds* feeds) {
+absl::StatusOr<Run::Feeds> Cifar::Batch(int64_t t) {
   const auto [pixels, labels] = FilledTensors(dtype_, batches_.Size(t), network_.side,
                                               [&](auto* p, int32_t* l) { batches_.Fill(t, p, l); });
-  *feeds = {{"pixels", pixels}, {"labels", labels}};
-  return absl::OkStatus();
+  return Run::Feeds{{pixels_, pixels}, {labels_, labels}};
 }
 
 double Cifar::items_per_step() const {

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "models/images/cifar_images.h"
 #include "models/images/image_batches.h"
 #include "models/images/networks/image_network.h"
@@ -60,24 +62,26 @@ struct CifarData {
   ImageView training, validation, test;       // of them
   ChannelStatistics statistics;               // of the training images
 
-  // Returns the complaint, or an empty string.
-  std::string Divide(std::shared_ptr<const CifarImages> all, int64_t train_images,
-                     int64_t validation_images, int64_t test_images);
+  static absl::StatusOr<CifarData> Divide(std::shared_ptr<const CifarImages> all,
+                                          int64_t train_images, int64_t validation_images,
+                                          int64_t test_images);
 };
+
+using Probabilities = std::vector<double>;  // [images, classes]
 
 // With what a prediction is made.
 struct Prediction {
   WeightSet set = WeightSet::kCollapsed;
   int32_t member = 0;  // of kCurrent
-  // If not negative, dropout goes on in the prediction, with the masks of this sample: MC-dropout.
+  // If not negative, dropout stays on in the prediction, with the masks of this sample: MC-dropout.
   int64_t dropout_sample = -1;
 };
 
 class Cifar : public Task {
  public:
   // Builds the graph. The data must outlive the task.
-  static absl::Status Create(const CifarOptions& options, const CifarData* data,
-                             std::unique_ptr<Cifar>* task);
+  static absl::StatusOr<std::unique_ptr<Cifar>> Create(const CifarOptions& options,
+                                                       const CifarData* data);
 
   const TrainPlan& plan() const override { return plan_; }
   int64_t MembersAt(int64_t step) const override;
@@ -87,25 +91,22 @@ class Cifar : public Task {
   Split watched() const override { return splits().front(); }
   std::string loss() const override { return loss_; }
   std::string epoch_loss() const override { return epoch_loss_; }
-  absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
-  absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
-  Metrics OfLoss(double loss) const override { return {{"loss", loss}}; }
-  absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                        Metrics* metrics) override;
-  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Metrics>* members,
-                               Metrics* ensemble) override;
+  absl::StatusOr<std::unique_ptr<Run>> MakeRun(int threads) override;
+  absl::StatusOr<Run::Feeds> Batch(int64_t t) override;
+  Metrics LossMetrics(double loss) const override { return {{"loss", loss}}; }
+  absl::StatusOr<Metrics> Evaluate(Run* run, Split split, WeightSet set, int32_t member) override;
+  absl::StatusOr<MemberMetrics> EvaluateMembers(Run* run, Split split) override;
 
-  // The probabilities [images, classes] of any images. A BatchEnsemble is not one network: but for
-  // kCurrent its prediction is the mean of its members'.
-  absl::Status Predict(Run* run, const ImageView& images, const Prediction& how,
-                       std::vector<double>* probabilities);
+  // The probabilities of any images. A BatchEnsemble is not one network: but for kCurrent its
+  // prediction is the mean of its members'.
+  absl::StatusOr<Probabilities> Predict(Run* run, const ImageView& images, const Prediction& how);
 
   // Other weights in this network's place, and what they predict.
   TrialWeights* trial_weights() { return trial_weights_.get(); }
-  absl::Status PredictTrial(Run* run, const ImageView& images, std::vector<double>* probabilities);
+  absl::StatusOr<Probabilities> PredictTrial(Run* run, const ImageView& images);
   // The BatchNorm statistics of what is assigned, estimated by one pass over the training images;
   // to be assigned, too.
-  absl::Status EstimateTrialStatistics(Run* run, TrialWeights::Plain* statistics);
+  absl::StatusOr<TrialWeights::Plain> EstimateTrialStatistics(Run* run);
 
  private:
   // A BatchNorm whose statistics are estimated from minibatches.
@@ -113,22 +114,40 @@ class Cifar : public Task {
     std::string name;            // of the BatchNorm
     std::string mean, variance;  // outputs
   };
+  // The network on a set of weights: what is fed, and what is fetched.
+  struct EvaluatedNetwork {
+    std::string pixels, member;
+    std::string noise;                   // of a dropout network
+    std::string logits, sampled_logits;  // sampled: by MC-dropout
+    std::vector<Estimated> norms;
+  };
+  // Each member's, and their mean.
+  struct MemberProbabilities {
+    std::vector<Probabilities> members;
+    Probabilities mean;
+  };
 
   Cifar(const CifarOptions& options, const CifarData* data);
-  absl::Status PredictByOne(Run* run, const ImageView& images, const Prediction& how,
-                            std::vector<double>* probabilities);
-  absl::Status PredictByMembers(Run* run, const ImageView& images, Prediction how,
-                                std::vector<std::vector<double>>* members,
-                                std::vector<double>* mean);
-  absl::Status Build();
-  absl::Status BuildTraining();
-  void BuildEvaluation(WeightSet set);
+  [[nodiscard]] absl::Status Build();
+  [[nodiscard]] absl::Status Plan();
+  [[nodiscard]] absl::Status BuildTraining();
+  EvaluatedNetwork BuildEvaluation(WeightSet set);
   void BuildTrialWeights();
+  // States for the statistics that are estimated.
+  void DeclareStoredStatistics(const DeclaredWeights& declared);
+  // Of the members.
+  Schedule MemberDecay() const;
+
   bool Reestimates(WeightSet set) const;
-  absl::Status Reestimate(Run* run, WeightSet set);
-  absl::Status Estimate(Run* run, WeightSet set, std::vector<tensorflow::Tensor>* statistics);
-  const ImageView& ImagesOf(Split split) const;
-  Metrics MetricsOf(const std::vector<double>& probabilities, Split split) const;
+  [[nodiscard]] absl::Status Reestimate(Run* run, WeightSet set);
+  // Mean and variance of each BatchNorm of the set's network, [1, channels].
+  absl::StatusOr<std::vector<tensorflow::Tensor>> Estimate(Run* run, WeightSet set);
+  absl::StatusOr<Probabilities> PredictByOne(Run* run, const ImageView& images,
+                                             const Prediction& how);
+  absl::StatusOr<MemberProbabilities> PredictByMembers(Run* run, const ImageView& images,
+                                                       Prediction how);
+  const ImageView& SplitImages(Split split) const;
+  Metrics SplitMetrics(const Probabilities& probabilities, Split split) const;
 
   CifarOptions options_;
   const CifarData* data_;
@@ -138,10 +157,10 @@ class Cifar : public Task {
   tensorflow::DataType dtype_;
   tensorflow::Scope scope_;
   std::unique_ptr<LatePhase> weights_;
-  TrainingBatches batches_;  // of Batch
-  std::string loss_, epoch_loss_;
-  std::map<WeightSet, std::string> logits_, sampled_logits_;  // sampled: by MC-dropout
-  std::map<WeightSet, std::vector<Estimated>> estimated_;
+  TrainingBatches batches_;        // of Batch
+  std::string pixels_, labels_;    // fed in training
+  std::string loss_, epoch_loss_;  // fetched
+  std::map<WeightSet, EvaluatedNetwork> networks_;
   std::unique_ptr<TrialWeights> trial_weights_;
 };
 

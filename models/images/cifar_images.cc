@@ -8,16 +8,15 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "models/images/cifar_records.h"
+
 namespace late_phase {
 namespace {
-
-constexpr int64_t kSide = 32, kPlane = kSide * kSide, kImageBytes = 3 * kPlane;
 
 // What is published as the binary version of a set.
 struct Publication {
@@ -30,10 +29,10 @@ struct Publication {
   const char* archive;
   const char* md5;  // of the archive
 
-  int64_t record_bytes() const { return label_bytes + kImageBytes; }
+  int64_t record_bytes() const { return label_bytes + kCifarImageBytes; }
 };
 
-const Publication& PublicationOf(CifarSet set) {
+const Publication& FindPublication(CifarSet set) {
   static const Publication* const cifar10 =
       new Publication{"CIFAR-10",
                       /*classes=*/10,
@@ -89,14 +88,11 @@ std::string ReadFolder(const Publication& published, const std::filesystem::path
     }
     const int64_t size = error ? 0 : std::filesystem::file_size(path, error);
     if (error) return path.string() + ": " + error.message();
-    const std::string complaint = CheckSize(published, path.string(), size);
+    std::string complaint = CheckSize(published, path.string(), size);
     if (!complaint.empty()) return complaint;
-    file = {path.string(), std::vector<uint8_t>(size)};
-    errno = 0;
-    std::ifstream stream(path, std::ios::binary);
-    if (!stream.read(reinterpret_cast<char*>(file.bytes.data()), size)) {
-      return path.string() + ": " + (errno != 0 ? std::strerror(errno) : "cannot be read");
-    }
+    file.place = path.string();
+    complaint = ReadBytes(path, size, &file.bytes);
+    if (!complaint.empty()) return complaint;
   }
   return "";
 }
@@ -190,15 +186,8 @@ std::string Decode(const Publication& published, const File& file, LabelledImage
       return "record " + std::to_string(i) + " of " + file.place + " has label " +
              std::to_string(label) + " instead of one below " + std::to_string(published.classes);
     }
-    const uint8_t* red = record + published.label_bytes;
-    const uint8_t* green = red + kPlane;
-    const uint8_t* blue = green + kPlane;
-    uint8_t* pixel = &images->pixels[images->count * kImageBytes];
-    for (int64_t p = 0; p < kPlane; ++p, pixel += 3) {
-      pixel[0] = red[p];
-      pixel[1] = green[p];
-      pixel[2] = blue[p];
-    }
+    DecodeCifarImage(record + published.label_bytes,
+                     &images->pixels[images->count * kCifarImageBytes]);
     images->labels[images->count++] = label;
   }
   return "";
@@ -211,8 +200,8 @@ std::string Decode(const Publication& published, std::vector<File>::iterator beg
   for (auto file = begin; file != end; ++file) {
     records += file->bytes.size() / published.record_bytes();
   }
-  images->side = kSide;
-  images->pixels.resize(records * kImageBytes);
+  images->side = kCifarSide;
+  images->pixels.resize(records * kCifarImageBytes);
   images->labels.resize(records);
   for (auto file = begin; file != end; ++file) {
     const std::string complaint = Decode(published, *file, images);
@@ -268,7 +257,7 @@ std::string Read(const Publication& published, const std::filesystem::path& path
 }  // namespace
 
 std::string ReadCifar(CifarSet set, const std::string& path, CifarImages* images) {
-  const Publication& published = PublicationOf(set);
+  const Publication& published = FindPublication(set);
   const std::string complaint = Read(published, Find(published, path), images);
   if (complaint.empty()) return "";
   return std::string("`data` must hold the binary version of ") + published.name + ", " +

@@ -26,7 +26,7 @@ struct CifarImages {
 //
 // Returns the complaint, or an empty string; after a complaint *images is as it was. The complaint
 // says what is wrong with which file, which files are expected and where to get them.
-std::string ReadCifar(CifarSet set, const std::string& path, CifarImages* images);
+[[nodiscard]] std::string ReadCifar(CifarSet set, const std::string& path, CifarImages* images);
 
 }  // namespace late_phase
 

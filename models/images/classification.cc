@@ -61,4 +61,18 @@ std::vector<ClassificationMetrics::Reliability> ClassificationMetrics::reliabili
   return reliability;
 }
 
+std::map<std::string, double> ClassificationMetrics::ByName() const {
+  return {{"accuracy", accuracy()}, {"nll", nll()}, {"ece", ece()}, {"brier", brier()}};
+}
+
+ClassificationMetrics Classify(const std::vector<double>& probabilities, const ImageView& images) {
+  const int64_t all = static_cast<int64_t>(probabilities.size());
+  const int64_t classes = images.count > 0 ? all / images.count : 0;
+  ClassificationMetrics metrics(classes);
+  for (int64_t i = 0; i < images.count; ++i) {
+    metrics.Add(&probabilities[static_cast<size_t>(i * classes)], images.labels[i]);
+  }
+  return metrics;
+}
+
 }  // namespace late_phase

@@ -5,7 +5,11 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
+
+#include "models/images/labelled_images.h"
 
 namespace late_phase {
 
@@ -51,6 +55,9 @@ class ClassificationMetrics {
   };
   std::vector<Reliability> reliability() const;  // [15]
 
+  // "accuracy", "nll", "ece", "brier".
+  std::map<std::string, double> ByName() const;
+
  private:
   struct Bin {
     int64_t count = 0, right = 0;
@@ -62,6 +69,9 @@ class ClassificationMetrics {
   double nll_ = 0, brier_ = 0;  // sums
   std::array<Bin, 15> bins_;
 };
+
+// Of predictions for images. probabilities: [images, classes].
+ClassificationMetrics Classify(const std::vector<double>& probabilities, const ImageView& images);
 
 }  // namespace late_phase
 

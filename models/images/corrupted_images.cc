@@ -7,7 +7,7 @@
 namespace late_phase {
 namespace {
 
-std::string PathOf(const std::string& folder, const std::string& name) {
+std::string NpyPath(const std::string& folder, const std::string& name) {
   return folder + "/" + name + ".npy";
 }
 
@@ -16,7 +16,7 @@ std::string PathOf(const std::string& folder, const std::string& name) {
 std::string CorruptedImages::Check(const std::string& folder, int64_t classes) {
   folder_ = folder;
   NpyFile labels;
-  std::string complaint = labels.Open(PathOf(folder, "labels"));
+  std::string complaint = labels.Open(NpyPath(folder, "labels"));
   if (!complaint.empty()) return complaint;
   if (labels.shape().size() != 1 || labels.shape()[0] < 1 || labels.shape()[0] % kSeverities != 0) {
     return labels.path() + " is " + labels.Text() + " instead of [5·n], n labels for each severity";
@@ -36,7 +36,7 @@ std::string CorruptedImages::Check(const std::string& folder, int64_t classes) {
   }
   for (const char* name : kCorruptions) {
     NpyFile file;
-    complaint = file.Open(PathOf(folder, name));
+    complaint = file.Open(NpyPath(folder, name));
     if (!complaint.empty()) return complaint;
     if (file.dtype() != "|u1" || file.shape() != std::vector<int64_t>{rows, 32, 32, 3}) {
       return file.path() + " is " + file.Text() + " instead of |u1[" + std::to_string(rows) +
@@ -62,7 +62,7 @@ std::string CorruptedImages::Open(const std::string& folder, int64_t classes) {
 std::string CorruptedImages::Read(const std::string& corruption, int64_t severity,
                                   LabelledImages* images) const {
   NpyFile file;
-  std::string complaint = file.Open(PathOf(folder_, corruption));
+  std::string complaint = file.Open(NpyPath(folder_, corruption));
   if (!complaint.empty()) return complaint;
   const int64_t begin = (severity - 1) * count_;
   images->count = count_;

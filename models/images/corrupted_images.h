@@ -37,7 +37,7 @@ constexpr std::array<const char*, 15> kCorruptions = {"gaussian_noise",
 class CorruptedImages {
  public:
   // Checks every file of the folder. Returns the complaint, or an empty string.
-  std::string Open(const std::string& folder, int64_t classes);
+  [[nodiscard]] std::string Open(const std::string& folder, int64_t classes);
 
   int64_t count() const { return count_; }  // n
   // Where they come from: the text of source.txt, which python/late_phase_cli/corruptions.py
@@ -45,10 +45,11 @@ class CorruptedImages {
   const std::string& source() const { return source_; }
 
   // severity: 1 to 5. Returns the complaint, or an empty string.
-  std::string Read(const std::string& corruption, int64_t severity, LabelledImages* images) const;
+  [[nodiscard]] std::string Read(const std::string& corruption, int64_t severity,
+                                 LabelledImages* images) const;
 
  private:
-  std::string Check(const std::string& folder, int64_t classes);
+  [[nodiscard]] std::string Check(const std::string& folder, int64_t classes);
 
   std::string folder_, source_;
   int64_t count_ = 0;

@@ -9,6 +9,8 @@
 #include "models/images/classification.h"
 #include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 namespace {
@@ -21,27 +23,17 @@ Tensor Perturbed(const Tensor& weight, const NormalStream& stream, uint32_t row,
   float normals[kNormalChunk];
   for (int64_t i = 0; i < weight.NumElements(); ++i) {
     if (i % kNormalChunk == 0) FillNormals(stream, row, i / kNormalChunk, 1, normals);
-    const double w = ElementOf(weight, i);
+    const double w = GetElement(weight, i);
     SetElement(&perturbed, i, w + sigma * w * normals[i % kNormalChunk]);
   }
   return perturbed;
 }
 
-absl::Status LossOf(Cifar* task, Run* run, const ImageView& images,
-                    const TrialWeights::Plain& weights, double* loss) {
-  if (absl::Status status = task->trial_weights()->Assign(run, weights); !status.ok()) {
-    return status;
-  }
-  std::vector<double> probabilities;
-  absl::Status status = task->PredictTrial(run, images, &probabilities);
-  if (!status.ok()) return status;
-  const int64_t classes = static_cast<int64_t>(probabilities.size()) / images.count;
-  ClassificationMetrics metrics(classes);
-  for (int64_t i = 0; i < images.count; ++i) {
-    metrics.Add(&probabilities[i * classes], images.labels[i]);
-  }
-  *loss = metrics.nll();
-  return absl::OkStatus();
+absl::StatusOr<double> TrialLoss(Cifar* task, Run* run, const ImageView& images,
+                                 const TrialWeights::Plain& weights) {
+  TF_RETURN_IF_ERROR(task->trial_weights()->Assign(run, weights));
+  TF_ASSIGN_OR_RETURN(const Probabilities probabilities, task->PredictTrial(run, images));
+  return Classify(probabilities, images).nll();
 }
 
 void Summarise(Flatness::Point* point) {
@@ -56,15 +48,13 @@ void Summarise(Flatness::Point* point) {
       n > 1 ? std::sqrt(squares / (n - 1) / n) : std::numeric_limits<double>::quiet_NaN();
 }
 
-absl::Status Measure(Cifar* task, Run* run, const ImageView& images, const FlatnessOptions& options,
-                     Flatness* flatness) {
-  TrialWeights* trial = task->trial_weights();
-  TrialWeights::Plain plain;
-  absl::Status status = trial->Read(run, options.set, &plain);
-  if (status.ok()) status = LossOf(task, run, images, plain, &flatness->loss);
-  if (!status.ok()) return status;
+absl::StatusOr<Flatness> Measure(Cifar* task, Run* run, const ImageView& images,
+                                 const FlatnessOptions& options) {
+  const TrialWeights* trial = task->trial_weights();
+  Flatness flatness;
+  TF_ASSIGN_OR_RETURN(const TrialWeights::Plain plain, trial->Read(run, options.set));
+  TF_ASSIGN_OR_RETURN(flatness.loss, TrialLoss(task, run, images, plain));
   if (options.progress) options.progress();
-  flatness->points.clear();
   for (const double sigma : options.sigmas) {
     Flatness::Point point{sigma, {}, 0, 0};
     for (int64_t draw = 0; draw < options.samples; ++draw) {
@@ -74,25 +64,24 @@ absl::Status Measure(Cifar* task, Run* run, const ImageView& images, const Flatn
         Tensor& weight = weights.at(trial->trained()[w]);
         weight = Perturbed(weight, stream, static_cast<uint32_t>(w), sigma);
       }
-      double loss = 0;
-      status = LossOf(task, run, images, weights, &loss);
-      if (!status.ok()) return status;
-      point.differences.push_back(loss - flatness->loss);
+      TF_ASSIGN_OR_RETURN(const double loss, TrialLoss(task, run, images, weights));
+      point.differences.push_back(loss - flatness.loss);
       if (options.progress) options.progress();
     }
     Summarise(&point);
-    flatness->points.push_back(point);
+    flatness.points.push_back(point);
   }
-  return absl::OkStatus();
+  return flatness;
 }
 
 }  // namespace
 
-absl::Status MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
-                             const FlatnessOptions& options, Flatness* flatness) {
-  const absl::Status measured = Measure(task, run, images, options, flatness);
+absl::StatusOr<Flatness> MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
+                                         const FlatnessOptions& options) {
+  absl::StatusOr<Flatness> flatness = Measure(task, run, images, options);
   const absl::Status restored = task->trial_weights()->Restore(run);
-  return measured.ok() ? restored : measured;
+  if (flatness.ok() && !restored.ok()) return restored;
+  return flatness;
 }
 
 }  // namespace late_phase

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "models/images/cifar.h"
 
 namespace late_phase {
@@ -36,8 +36,8 @@ struct Flatness {
 // Normal numbers of draw `draw`: element i of the weight that was declared as number `weight` is
 // element i, row `weight`, of stream number `draw` of Normals::kFlatness
 // (optimizers/random_streams.h).
-absl::Status MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
-                             const FlatnessOptions& options, Flatness* flatness);
+absl::StatusOr<Flatness> MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
+                                         const FlatnessOptions& options);
 
 }  // namespace late_phase
 

@@ -90,7 +90,7 @@ void Vary(const uint8_t* from, int64_t side, const Normalisation<T>& normalisati
 
 }  // namespace
 
-ChannelStatistics StatisticsOf(const ImageView& images) {
+ChannelStatistics ComputeStatistics(const ImageView& images) {
   const int64_t pixels = images.count * images.side * images.side;
   int64_t occurrences[3][256] = {};
   const uint8_t* pixel = images.pixels;

@@ -23,7 +23,7 @@ struct ChannelStatistics {
 };
 
 // Computed from integer sums; the deviation is the population's. REQUIRES: images.count >= 1.
-ChannelStatistics StatisticsOf(const ImageView& images);
+ChannelStatistics ComputeStatistics(const ImageView& images);
 
 // Images [begin, begin + count) as they are, but for (value / 255 − mean) / deviation; a deviation
 // of 0, which a constant channel has, counts as 1.

@@ -1,20 +1,18 @@
 #include "models/images/image_set.h"
 
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 #include <vector>
+
+#include "models/images/cifar_records.h"
 
 namespace late_phase {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSide = 32, kPlane = kSide * kSide, kImageBytes = 3 * kPlane;
 constexpr int64_t kMostBytes = int64_t{1} << 30;
 
 // Where a set's test images are.
@@ -64,33 +62,27 @@ std::string Read(const fs::path& path, LabelledImages* images, std::string* name
   if (!fs::is_regular_file(found.path, error)) return found.path.string() + " is not a file";
   const int64_t size = static_cast<int64_t>(fs::file_size(found.path, error));
   if (error) return found.path.string() + ": " + error.message();
-  if (found.label_bytes == 0) found.label_bytes = size % (1 + kImageBytes) == 0 ? 1 : 2;
-  const int64_t record = found.label_bytes + kImageBytes;
+  if (found.label_bytes == 0) found.label_bytes = size % (1 + kCifarImageBytes) == 0 ? 1 : 2;
+  const int64_t record = found.label_bytes + kCifarImageBytes;
   if (size == 0 || size % record != 0 || size > kMostBytes) {
     return found.path.string() + " has " + std::to_string(size) +
-           " bytes instead of whole records of " + std::to_string(1 + kImageBytes) +
+           " bytes instead of whole records of " + std::to_string(1 + kCifarImageBytes) +
            " or, as in "
            "CIFAR-100, " +
-           std::to_string(2 + kImageBytes) + " bytes, 1 GB at most";
+           std::to_string(2 + kCifarImageBytes) + " bytes, 1 GB at most";
   }
-  std::vector<uint8_t> bytes(static_cast<size_t>(size));
-  errno = 0;
-  std::ifstream stream(found.path, std::ios::binary);
-  if (!stream.read(reinterpret_cast<char*>(bytes.data()), size)) {
-    return found.path.string() + ": " + (errno != 0 ? std::strerror(errno) : "cannot be read");
-  }
+  std::vector<uint8_t> bytes;
+  const std::string complaint = ReadBytes(found.path, size, &bytes);
+  if (!complaint.empty()) return complaint;
   LabelledImages read;
   read.count = size / record;
-  read.side = kSide;
-  read.pixels.resize(static_cast<size_t>(read.count * kImageBytes));
+  read.side = kCifarSide;
+  read.pixels.resize(static_cast<size_t>(read.count * kCifarImageBytes));
   read.labels.resize(static_cast<size_t>(read.count));
   for (int64_t i = 0; i < read.count; ++i) {
     const uint8_t* planes = &bytes[static_cast<size_t>(i * record + found.label_bytes)];
-    uint8_t* pixels = &read.pixels[static_cast<size_t>(i * kImageBytes)];
     read.labels[static_cast<size_t>(i)] = planes[-1];
-    for (int64_t p = 0; p < kPlane; ++p) {
-      for (int64_t c = 0; c < 3; ++c) pixels[3 * p + c] = planes[c * kPlane + p];
-    }
+    DecodeCifarImage(planes, &read.pixels[static_cast<size_t>(i * kCifarImageBytes)]);
   }
   *images = std::move(read);
   *name = found.name;

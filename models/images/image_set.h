@@ -17,7 +17,8 @@ namespace late_phase {
 //
 // Returns the complaint, or an empty string; after a complaint *images and *name are as they were.
 // *name is what the set is called in tables: "cifar100", or the file's name without its ending.
-std::string ReadImageSet(const std::string& path, LabelledImages* images, std::string* name);
+[[nodiscard]] std::string ReadImageSet(const std::string& path, LabelledImages* images,
+                                       std::string* name);
 
 }  // namespace late_phase
 

@@ -19,7 +19,7 @@ class NpyFile {
  public:
   // Reads the header, and checks that all elements are there. Returns the complaint, which begins
   // with the path, or an empty string.
-  std::string Open(const std::string& path);
+  [[nodiscard]] std::string Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const std::string& dtype() const { return dtype_; }  // "|u1", "<i8", …
@@ -28,11 +28,11 @@ class NpyFile {
 
   // Rows [begin, begin + count) of the first dimension. REQUIRES: there are as many.
   // ReadBytes: of "|u1" alone. ReadNumbers: of any of |u1, |i1, <i2, <i4, <i8, <u2, <u4.
-  std::string ReadBytes(int64_t begin, int64_t count, std::vector<uint8_t>* values);
-  std::string ReadNumbers(int64_t begin, int64_t count, std::vector<int64_t>* values);
+  [[nodiscard]] std::string ReadBytes(int64_t begin, int64_t count, std::vector<uint8_t>* values);
+  [[nodiscard]] std::string ReadNumbers(int64_t begin, int64_t count, std::vector<int64_t>* values);
 
  private:
-  std::string Rows(int64_t begin, int64_t count, std::vector<uint8_t>* bytes);
+  [[nodiscard]] std::string Rows(int64_t begin, int64_t count, std::vector<uint8_t>* bytes);
 
   std::string path_, dtype_;
   std::vector<int64_t> shape_;

@@ -1,25 +1,33 @@
 #include "models/images/swag_network.h"
 
+#include <utility>
+
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
+
 namespace late_phase {
 
 absl::Status SwagNetwork::Assign(int64_t sample) {
   if (moments_.weights.empty()) {
-    if (absl::Status status = ReadSwagMoments(run_, &moments_); !status.ok()) return status;
+    TF_ASSIGN_OR_RETURN(moments_, ReadSwagMoments(run_));
   }
   TrialWeights* trial = task_->trial_weights();
-  absl::Status status = trial->Assign(run_, SwagSample(moments_, seed_, sample));
-  if (!status.ok()) return status;
-  const auto [statistics, is_new] = statistics_.insert({sample, {}});
-  if (is_new) status = task_->EstimateTrialStatistics(run_, &statistics->second);
-  return status.ok() ? trial->Assign(run_, statistics->second) : status;
+  TF_RETURN_IF_ERROR(trial->Assign(run_, SwagSample(moments_, seed_, sample)));
+  auto statistics = statistics_.find(sample);
+  if (statistics == statistics_.end()) {
+    TF_ASSIGN_OR_RETURN(TrialWeights::Plain estimated, task_->EstimateTrialStatistics(run_));
+    statistics = statistics_.emplace(sample, std::move(estimated)).first;
+  }
+  return trial->Assign(run_, statistics->second);
 }
 
-absl::Status SwagNetwork::Predict(const ImageView& images, int64_t sample,
-                                  std::vector<double>* probabilities) {
-  absl::Status status = Assign(sample);
-  if (status.ok()) status = task_->PredictTrial(run_, images, probabilities);
+absl::StatusOr<Probabilities> SwagNetwork::Predict(const ImageView& images, int64_t sample) {
+  const absl::Status assigned = Assign(sample);
+  absl::StatusOr<Probabilities> probabilities =
+      assigned.ok() ? task_->PredictTrial(run_, images) : assigned;
   const absl::Status restored = task_->trial_weights()->Restore(run_);
-  return status.ok() ? restored : status;
+  if (probabilities.ok() && !restored.ok()) return restored;
+  return probabilities;
 }
 
 }  // namespace late_phase

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <map>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "models/images/cifar.h"
 #include "models/images/trial_weights.h"
 #include "optimizers/run.h"
@@ -22,11 +22,11 @@ class SwagNetwork {
 
   // The probabilities [images, classes] by sample number `sample`. The run has its own weights
   // afterwards.
-  absl::Status Predict(const ImageView& images, int64_t sample, std::vector<double>* probabilities);
+  absl::StatusOr<Probabilities> Predict(const ImageView& images, int64_t sample);
 
  private:
   // Puts the sample in the place of the run's weights.
-  absl::Status Assign(int64_t sample);
+  [[nodiscard]] absl::Status Assign(int64_t sample);
 
   Cifar* task_;
   Run* run_;

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "optimizers/tensors.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 
@@ -13,7 +15,7 @@ TrialWeights::TrialWeights(LatePhase* late_phase, const Statistics& statistics)
     std::map<std::string, tensorflow::Output> outputs = of_set;
     for (const std::string& name : trained_) outputs[name] = late_phase->Read(name, set);
     if (!late_phase->scope().ok()) return;
-    for (const LatePhase::Saved& saved : late_phase->saved()) {
+    for (const SavedVariable& saved : late_phase->saved()) {
       const auto found = outputs.find(saved.name);
       if (found == outputs.end()) continue;
       Variable& variable = variables_[saved.name];
@@ -24,7 +26,7 @@ TrialWeights::TrialWeights(LatePhase* late_phase, const Statistics& statistics)
   }
 }
 
-absl::Status TrialWeights::Read(Run* run, WeightSet set, Plain* plain) const {
+absl::StatusOr<TrialWeights::Plain> TrialWeights::Read(Run* run, WeightSet set) const {
   std::vector<std::string> reads;
   for (const auto& [name, variable] : variables_) {
     const auto found = variable.plain.find(set);
@@ -34,44 +36,43 @@ absl::Status TrialWeights::Read(Run* run, WeightSet set, Plain* plain) const {
     }
     reads.push_back(found->second);
   }
-  std::vector<Tensor> values;
   // By Evaluate, which estimates the statistics first if the run does so.
-  if (absl::Status status = run->Evaluate(set, {}, reads, &values); !status.ok()) return status;
-  plain->clear();
+  TF_ASSIGN_OR_RETURN(const std::vector<Tensor> values, run->Evaluate(set, {}, reads));
+  Plain plain;
   size_t i = 0;
-  for (const auto& [name, variable] : variables_) (*plain)[name] = values[i++];
-  return absl::OkStatus();
+  for (const auto& [name, variable] : variables_) plain[name] = values[i++];
+  return plain;
+}
+
+absl::StatusOr<Tensor> TrialWeights::Stack(const std::string& name, const Tensor& value) const {
+  const auto found = variables_.find(name);
+  if (found == variables_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`plain` must hold weights and statistics of the network. Received: ", name));
+  }
+  const tensorflow::TensorShape& shape = found->second.shape;
+  const int64_t size = value.NumElements();
+  const int64_t rows = shape.dims() > 0 ? shape.dim_size(0) : 1;
+  if (size != shape.num_elements() && size * rows != shape.num_elements()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`", name, "` must be ", shape.DebugString(),
+                     ", or a row of it. Received: shape=", value.shape().DebugString()));
+  }
+  if (size != shape.num_elements()) return RepeatedRow(value.dtype(), value.data(), shape);
+  Tensor stack(value.dtype(), shape);
+  if (!stack.CopyFrom(value, shape)) return absl::InternalError("a tensor was not reshaped");
+  return stack;
 }
 
 absl::Status TrialWeights::Assign(Run* run, const Plain& plain) {
   Plain stacks;
   for (const auto& [name, value] : plain) {
-    const auto found = variables_.find(name);
-    if (found == variables_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "`plain` must hold weights and statistics of the network. Received: ", name));
-    }
-    const tensorflow::TensorShape& shape = found->second.shape;
-    const int64_t size = value.NumElements();
-    const int64_t rows = shape.dims() > 0 ? shape.dim_size(0) : 1;
-    if (size != shape.num_elements() && size * rows != shape.num_elements()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`", name, "` must be ", shape.DebugString(),
-                       ", or a row of it. Received: shape=", value.shape().DebugString()));
-    }
-    Tensor stack(value.dtype(), shape);
-    if (size == shape.num_elements()) {
-      if (!stack.CopyFrom(value, shape)) return absl::InternalError("a tensor was not reshaped");
-    } else {
-      stack = RepeatedRow(value.dtype(), value.data(), shape);
-    }
-    stacks[name] = stack;
+    TF_ASSIGN_OR_RETURN(stacks[name], Stack(name, value));
   }
   if (before_.empty()) {
     std::vector<std::string> reads;
     for (const auto& [name, variable] : variables_) reads.push_back(variable.read);
-    std::vector<Tensor> values;
-    if (absl::Status status = run->Fetch({}, reads, &values); !status.ok()) return status;
+    TF_ASSIGN_OR_RETURN(const std::vector<Tensor> values, run->Fetch({}, reads));
     size_t i = 0;
     for (const auto& [name, variable] : variables_) before_[name] = values[i++];
   }

@@ -1,8 +1,7 @@
 // Other weights in the place of a trained network's, for the time of an evaluation: perturbed ones,
 // or samples of a distribution over weights. Nothing is ever saved.
 //
-//   TrialWeights::Plain weights;
-//   trial->Read(run, WeightSet::kCollapsed, &weights);
+//   TF_ASSIGN_OR_RETURN(TrialWeights::Plain weights, trial->Read(run, WeightSet::kCollapsed));
 //   … change weights …
 //   trial->Assign(run, weights);   // WeightSet::kCurrent, member 0 is now that network
 //   … evaluate …
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "optimizers/late_phase.h"
 #include "optimizers/run.h"
 
@@ -35,16 +35,20 @@ class TrialWeights {
   const std::vector<std::string>& trained() const { return trained_; }
 
   // The network of a set that there are statistics of: what is trained, and its statistics.
-  absl::Status Read(Run* run, WeightSet set, Plain* plain) const;
+  absl::StatusOr<Plain> Read(Run* run, WeightSet set) const;
 
   // Writes the values into every row of their variables; other variables keep what they have. What
   // was there before the first call is kept for Restore.
-  absl::Status Assign(Run* run, const Plain& plain);
+  [[nodiscard]] absl::Status Assign(Run* run, const Plain& plain);
 
   // Puts back what was there before. Nothing to do: nothing.
-  absl::Status Restore(Run* run);
+  [[nodiscard]] absl::Status Restore(Run* run);
 
  private:
+  // What the variable becomes: the value, in every row.
+  absl::StatusOr<tensorflow::Tensor> Stack(const std::string& name,
+                                           const tensorflow::Tensor& value) const;
+
   struct Variable {
     std::map<WeightSet, std::string> plain;  // nodes: the value in the network of a set
     std::string read;                        // the variable

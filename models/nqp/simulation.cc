@@ -84,79 +84,116 @@ void NqpFullEnsemble::AddLosses(const std::vector<int64_t>& members,
   }
 }
 
-NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
-                  const std::function<void(double)>& progress) {
-  const NqpProblem problem(options.n, options.batch, options.target_norm);
-  const std::vector<double> start = problem.Start(options.distance);
-  const size_t count = options.members.size();
-  const std::vector<std::vector<double>> empty(count, std::vector<double>(options.seeds));
-  NqpResults results{empty, empty, empty};
+namespace {
 
-  struct Job {
-    Normals purpose;
-    int64_t seed;   // [0, seeds)
-    size_t member;  // index into options.members; the full ensemble's run serves all
-    double cost;    // minibatches
-  };
+// One run of a simulation.
+struct Job {
+  Normals purpose;
+  int64_t seed;   // [0, seeds)
+  size_t member;  // index into NqpOptions::members; the full ensemble's run serves all
+  double cost;    // minibatches
+};
+
+int64_t Iterations(const NqpOptions& options, Normals purpose) {
+  return purpose == Normals::kNqpDrift ? options.drift_iterations : options.iterations;
+}
+
+// The longest first.
+std::vector<Job> ListJobs(const NqpOptions& options) {
   std::vector<Job> jobs;
-  double total = 0;
-  auto add = [&](Normals purpose, size_t member, int64_t iterations) {
+  auto add = [&](Normals purpose, size_t member) {
+    const int64_t iterations = Iterations(options, purpose);
     if (iterations == 0) return;
     for (int64_t seed = 0; seed < options.seeds; ++seed) {
       const double cost =
           static_cast<double>(options.members[member]) * static_cast<double>(iterations);
       jobs.push_back({purpose, seed, member, cost});
-      total += cost;
     }
   };
-  for (size_t member = 0; member < count; ++member) {
-    add(Normals::kNqpLatePhase, member, options.iterations);
-    add(Normals::kNqpDrift, member, options.drift_iterations);
+  for (size_t member = 0; member < options.members.size(); ++member) {
+    add(Normals::kNqpLatePhase, member);
+    add(Normals::kNqpDrift, member);
   }
-  add(Normals::kNqpFullEnsemble, count - 1, options.iterations);
+  add(Normals::kNqpFullEnsemble, options.members.size() - 1);
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const Job& a, const Job& b) { return a.cost > b.cost; });
+  return jobs;
+}
+
+// What all jobs share.
+struct Simulation {
+  const NqpOptions& options;
+  const NqpProblem problem;
+  const std::vector<double> start;
+  const std::function<void(double)>& progress;
+  double cost;  // of all jobs
+  NqpResults results;
 
   // Calls step(average) for each iteration, `average` from where the loss counts.
-  auto loop = [&](const Job& job, int64_t iterations, int64_t average_last, const auto& step) {
+  template <class Step>
+  void Loop(const Job& job, int64_t average_last, const Step& step) const {
+    const int64_t iterations = Iterations(options, job.purpose);
     const int64_t report = std::max<int64_t>(iterations / 100, 1);
     for (int64_t t = 0; t < iterations; ++t) {
       step(t >= iterations - average_last);
       if (t % report == 0) {
         const int64_t done = std::min(report, iterations - t);
-        progress(job.cost / total * static_cast<double>(done) / static_cast<double>(iterations));
+        progress(job.cost / cost * static_cast<double>(done) / static_cast<double>(iterations));
       }
     }
-  };
+  }
 
-  parallel.run(static_cast<int64_t>(jobs.size()), [&](int64_t i) {
-    const Job& job = jobs[i];
-    const int64_t K = options.members[job.member];
-    const NormalStream stream = MakeNormalStream(job.purpose, options.seed + job.seed, K);
-    if (job.purpose == Normals::kNqpFullEnsemble) {
-      NqpFullEnsemble run(problem, K, options.lr, start, stream);
-      std::vector<double> sums(count);
-      loop(job, options.iterations, options.average_last, [&](bool average) {
-        run.Step();
-        if (average) run.AddLosses(options.members, &sums);
-      });
-      for (size_t j = 0; j < count; ++j) {
-        results.full_ensemble[j][job.seed] = sums[j] / static_cast<double>(options.average_last);
-      }
-      return;
+  NormalStream Stream(const Job& job) const {
+    return MakeNormalStream(job.purpose, options.seed + job.seed, options.members[job.member]);
+  }
+
+  void RunFullEnsemble(const Job& job) {
+    NqpFullEnsemble run(problem, options.members[job.member], options.lr, start, Stream(job));
+    std::vector<double> sums(options.members.size());
+    Loop(job, options.average_last, [&](bool average) {
+      run.Step();
+      if (average) run.AddLosses(options.members, &sums);
+    });
+    for (size_t j = 0; j < sums.size(); ++j) {
+      results.full_ensemble[j][job.seed] = sums[j] / static_cast<double>(options.average_last);
     }
+  }
+
+  void RunLatePhase(const Job& job) {
     const bool drift = job.purpose == Normals::kNqpDrift;
     const int64_t last = drift ? options.drift_average_last : options.average_last;
-    NqpLatePhase run(problem, K, drift ? options.drift_lr : options.lr, options.phi, start, stream);
+    NqpLatePhase run(problem, options.members[job.member], drift ? options.drift_lr : options.lr,
+                     options.phi, start, Stream(job));
     double sum = 0;
-    loop(job, drift ? options.drift_iterations : options.iterations, last, [&](bool average) {
+    Loop(job, last, [&](bool average) {
       run.Cycle();
       if (average) sum += run.Loss();
     });
     (drift ? results.drift : results.late_phase)[job.member][job.seed] =
         sum / static_cast<double>(last);
+  }
+};
+
+}  // namespace
+
+NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
+                  const std::function<void(double)>& progress) {
+  const std::vector<Job> jobs = ListJobs(options);
+  double cost = 0;
+  for (const Job& job : jobs) cost += job.cost;
+  const NqpProblem problem(options.n, options.batch, options.target_norm);
+  const std::vector<std::vector<double>> empty(options.members.size(),
+                                               std::vector<double>(options.seeds));
+  Simulation simulation{options,  problem, problem.Start(options.distance),
+                        progress, cost,    {empty, empty, empty}};
+  parallel.run(static_cast<int64_t>(jobs.size()), [&](int64_t i) {
+    if (jobs[i].purpose == Normals::kNqpFullEnsemble) {
+      simulation.RunFullEnsemble(jobs[i]);
+    } else {
+      simulation.RunLatePhase(jobs[i]);
+    }
   });
-  return results;
+  return std::move(simulation.results);
 }
 
 }  // namespace late_phase

@@ -55,7 +55,7 @@ class ByteText {
   // The vocabulary is always that of the whole 90 %, also where fewer are trained on: a model then
   // has the same size whatever the limit, and the other splits' bytes are in it. One that is not,
   // among the characters that are used, is a complaint.
-  std::string Open(const std::string& path, const TextLimits& limits = {});
+  [[nodiscard]] std::string Open(const std::string& path, const TextLimits& limits = {});
 
   const TextSplit& training() const { return training_; }
   const TextSplit& validation() const { return validation_; }
@@ -78,7 +78,8 @@ class ByteText {
 class TrainingStreams {
  public:
   // Returns the complaint, or an empty string.
-  std::string Cut(const TextSplit& text, const Vocabulary& vocabulary, int64_t batch, int64_t time);
+  [[nodiscard]] std::string Cut(const TextSplit& text, const Vocabulary& vocabulary, int64_t batch,
+                                int64_t time);
 
   // In an epoch: (L − 1) / time, as every character needs a next one.
   int64_t chunks() const { return chunks_; }
@@ -100,7 +101,8 @@ class TrainingStreams {
 class EvaluationStreams {
  public:
   // Returns the complaint, or an empty string.
-  std::string Cut(const TextSplit& text, const Vocabulary& vocabulary, int64_t batch, int64_t time);
+  [[nodiscard]] std::string Cut(const TextSplit& text, const Vocabulary& vocabulary, int64_t batch,
+                                int64_t time);
 
   int64_t streams() const { return streams_; }
   int64_t chunks() const { return chunks_; }

@@ -15,6 +15,8 @@
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 
@@ -59,8 +61,8 @@ double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
-double MemoryOf(const Enwik8Options& options, const CharLstmOptions& network,
-                const LatePhaseOptions& late_phase) {
+double MemoryBytes(const Enwik8Options& options, const CharLstmOptions& network,
+                   const LatePhaseOptions& late_phase) {
   TrainingNumbers numbers;
   for (const CharLstmWeight& weight : CharLstmWeights(network)) {
     double size = 1;
@@ -74,7 +76,25 @@ double MemoryOf(const Enwik8Options& options, const CharLstmOptions& network,
   return TrainingBytes(numbers, late_phase, options.dtype == "float64" ? 8 : 4, 0);
 }
 
-absl::Status Complain(const std::string& complaint) {
+// The next token after the last of `logits` [time, V], the likeliest or drawn.
+int32_t NextToken(const Tensor& logits, double temperature, std::mt19937_64* engine) {
+  const int64_t V = logits.dim_size(1), last = logits.NumElements() - V;
+  std::vector<double> weight(V);
+  for (int64_t j = 0; j < V; ++j) weight[j] = GetElement(logits, last + j);
+  const auto best = std::max_element(weight.begin(), weight.end());
+  int32_t next = static_cast<int32_t>(best - weight.begin());
+  if (temperature > 0) {
+    const double most = *best;
+    double sum = 0;
+    for (double& w : weight) sum += w = std::exp((w - most) / temperature);
+    double left = NextUniform(engine) * sum;
+    for (next = 0; next + 1 < V && left >= weight[next]; ++next) left -= weight[next];
+  }
+  return next;
+}
+
+// Of a core, whose complaints are text.
+absl::Status ToStatus(const std::string& complaint) {
   return complaint.empty() ? absl::OkStatus() : absl::InvalidArgumentError(complaint);
 }
 
@@ -88,24 +108,21 @@ Enwik8::Enwik8(const Enwik8Options& options, const Vocabulary& vocabulary, const
       dtype_(options.dtype == "float64" ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT),
       scope_(tensorflow::Scope::NewRootScope()) {}
 
-absl::Status Enwik8::Create(const Enwik8Options& options, const ByteText* text,
-                            std::unique_ptr<Enwik8>* task) {
-  task->reset(new Enwik8(options, text->vocabulary(), text));
-  TrainingStreams& streams = (*task)->streams_;
-  if (absl::Status status = Complain(
-          streams.Cut(text->training(), text->vocabulary(), options.batch, options.sequence));
-      !status.ok()) {
-    return status;
-  }
-  return (*task)->Build(streams.chunks());
+absl::StatusOr<std::unique_ptr<Enwik8>> Enwik8::Create(const Enwik8Options& options,
+                                                       const ByteText* text) {
+  std::unique_ptr<Enwik8> task(new Enwik8(options, text->vocabulary(), text));
+  TrainingStreams& streams = task->streams_;
+  TF_RETURN_IF_ERROR(
+      ToStatus(streams.Cut(text->training(), text->vocabulary(), options.batch, options.sequence)));
+  TF_RETURN_IF_ERROR(task->Build(streams.chunks()));
+  return task;
 }
 
-absl::Status Enwik8::CreateWithoutText(const Enwik8Options& options, const std::string& checkpoints,
-                                       std::unique_ptr<Enwik8>* task) {
+absl::StatusOr<std::unique_ptr<Enwik8>> Enwik8::CreateWithoutText(const Enwik8Options& options,
+                                                                  const std::string& checkpoints) {
   const std::optional<std::string> path = LatestCheckpoint(checkpoints);
   if (!path.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", checkpoints));
-  CheckpointState state;
-  if (absl::Status status = ReadCheckpoint(*path, &state); !status.ok()) return status;
+  TF_ASSIGN_OR_RETURN(const CheckpointState state, ReadCheckpoint(*path));
   int64_t steps_per_epoch = 0;
   for (const auto& [name, value] : state.settings) {
     if (name == kStepsPerEpoch) (void)absl::SimpleAtoi(value, &steps_per_epoch);
@@ -118,29 +135,35 @@ absl::Status Enwik8::CreateWithoutText(const Enwik8Options& options, const std::
   }
   const auto characters = found->second.flat<uint8_t>();
   const TextSplit alphabet{kVocabulary, characters.data(), characters.size()};
-  task->reset(new Enwik8(options, Vocabulary(alphabet), nullptr));
-  return (*task)->Build(steps_per_epoch);
+  std::unique_ptr<Enwik8> task(new Enwik8(options, Vocabulary(alphabet), nullptr));
+  TF_RETURN_IF_ERROR(task->Build(steps_per_epoch));
+  return task;
 }
 
 absl::Status Enwik8::Build(int64_t steps_per_epoch) {
+  TF_RETURN_IF_ERROR(Plan(steps_per_epoch));
+  if (!options_.device.empty()) scope_ = scope_.WithDevice("/device:" + options_.device);
+  weights_ = std::make_unique<LatePhase>(scope_, plan_.late_phase, dtype_);
+  TF_RETURN_IF_ERROR(BuildTraining());
+  for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
+    if (set == WeightSet::kSwa && plan_.late_phase.swa_start < 0) continue;
+    inference_.emplace(set, TextInference(network_, dtype_, set, weights_.get()));
+  }
+  return scope_.status();
+}
+
+absl::Status Enwik8::Plan(int64_t steps_per_epoch) {
   // One step of Adam for K minibatches sees 1/√K of their noise.
   if (options_.late_rate == 0) options_.late_rate = 1 / std::sqrt(options_.members);
-  if (absl::Status status = PlanTraining(options_, steps_per_epoch, &plan_); !status.ok()) {
-    return status;
-  }
+  TF_ASSIGN_OR_RETURN(plan_, PlanTraining(options_, steps_per_epoch));
   plan_.late_phase.clip_norm = options_.clip_norm;
-  plan_.bytes = MemoryOf(options_, network_, plan_.late_phase);
-  if (absl::Status status = CheckFitsMemory(
-          plan_.bytes,
-          absl::StrFormat("units=%d, embedding=%d, batch=%d, sequence=%d", options_.units,
-                          options_.embedding, options_.batch, options_.sequence));
-      !status.ok()) {
-    return status;
-  }
-  if (!options_.device.empty()) scope_ = scope_.WithDevice("/device:" + options_.device);
-  const int64_t B = options_.batch, H = options_.units;
-  weights_ = std::make_unique<LatePhase>(scope_, plan_.late_phase, dtype_);
+  plan_.bytes = MemoryBytes(options_, network_, plan_.late_phase);
+  return CheckFitsMemory(
+      plan_.bytes, absl::StrFormat("units=%d, embedding=%d, batch=%d, sequence=%d", options_.units,
+                                   options_.embedding, options_.batch, options_.sequence));
+}
 
+std::map<std::string, Output> Enwik8::DeclareWeights() {
   std::map<std::string, Output> read;
   uint32_t index = 0;
   for (const CharLstmWeight& weight : CharLstmWeights(network_)) {
@@ -152,18 +175,27 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
                             ? weights_->AddMembers(weight.name, initial, MemberRead::kStack)
                             : weights_->AddBase(weight.name, initial);
   }
-  // The characters behind the tokens belong to the model: without them it could not be used.
+  return read;
+}
+
+// The characters behind the tokens belong to the model: without them it could not be used.
+void Enwik8::DeclareVocabulary() {
   Tensor characters(tensorflow::DT_UINT8, {vocabulary_.size()});
   for (int i = 0; i < vocabulary_.size(); ++i) {
     characters.flat<uint8_t>()(i) = vocabulary_.Byte(i);
   }
-  weights_->AddState(kVocabulary, characters, StateOf::kConstant);
+  weights_->AddState(kVocabulary, characters, StateKind::kConstant);
+}
+
+absl::Status Enwik8::BuildTraining() {
+  const std::map<std::string, Output> read = DeclareWeights();
+  DeclareVocabulary();
 
   // The state is carried from chunk to chunk and zero at each epoch's start.
-  const auto fresh = tf_ops::Equal(
-      scope_, tf_ops::FloorMod(scope_, weights_->step(), tf_ops::Const(scope_, steps_per_epoch)),
-      tf_ops::Const<int64_t>(scope_, 0));
-  const InitialValue zero = InitialValue::Zero(dtype_, {B, H});
+  const Output length = tf_ops::Const(scope_, plan_.steps_per_epoch);
+  const auto fresh = tf_ops::Equal(scope_, tf_ops::FloorMod(scope_, weights_->step(), length),
+                                   tf_ops::Const<int64_t>(scope_, 0));
+  const InitialValue zero = InitialValue::Zero(dtype_, {options_.batch, options_.units});
   const Output state_h = weights_->AddState("state_h", zero),
                state_c = weights_->AddState("state_c", zero);
   if (!scope_.ok()) return scope_.status();
@@ -171,212 +203,138 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
     const auto value = tf_ops::ReadVariableOp(scope_, state, dtype_);
     return tf_ops::SelectV2(scope_, fresh, tf_ops::ZerosLike(scope_, value), value);
   };
-  const TensorShape chunk({options_.sequence, B});
-  const Output tokens = tf_ops::Placeholder(scope_.WithOpName("tokens"), tensorflow::DT_INT32,
-                                            tf_ops::Placeholder::Shape(chunk)),
-               labels = tf_ops::Placeholder(scope_.WithOpName("labels"), tensorflow::DT_INT32,
-                                            tf_ops::Placeholder::Shape(chunk));
+  auto keep = [&](Output state, Output value) {
+    return tf_ops::AssignVariableOp(scope_, state, value).operation;
+  };
+
+  const TensorShape chunk({options_.sequence, options_.batch});
+  auto fed = [&](const char* name) {
+    return tf_ops::Placeholder(scope_.WithOpName(name), tensorflow::DT_INT32,
+                               tf_ops::Placeholder::Shape(chunk));
+  };
+  const Output tokens = fed("tokens"), labels = fed("labels");
   const CharLstm network(scope_, network_, read, weights_->member(), tokens, labels,
                          carried(state_h), carried(state_c), /*is_training=*/true);
   const Output loss = tf_ops::Mean(scope_.WithOpName("loss"), network.losses, 0);
   if (!scope_.ok()) return scope_.status();
-  const EpochMean epoch(weights_.get(), loss, steps_per_epoch);
+  const EpochMean epoch(weights_.get(), loss, plan_.steps_per_epoch);
+  tokens_ = tokens.node()->name();
+  labels_ = labels.node()->name();
+  loss_ = loss.name();
+  epoch_loss_ = epoch.mean.name();
+
   UpdateRule adam = UpdateRule::Adam(options_.learning_rate, options_.epsilon);
   adam.beta1 = options_.beta1;
   adam.beta2 = options_.beta2;
   UpdateRule members = adam;
   if (options_.member_learning_rate > 0) members.lr = options_.member_learning_rate;
-  auto keep = [&](Output state, Output value) {
-    return tf_ops::AssignVariableOp(scope_, state, value).operation;
-  };
-  if (absl::Status status = weights_->Minimize(
-          loss, adam, members,
-          {epoch.update, keep(state_h, network.final_h), keep(state_c, network.final_c)});
-      !status.ok()) {
-    return status;
-  }
-  loss_ = loss.name();
-  epoch_loss_ = epoch.mean.name();
-
-  for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
-    if (set == WeightSet::kSwa && plan_.late_phase.swa_start < 0) continue;
-    inference_[set] = BuildInference(set);
-  }
-  return scope_.status();
+  return weights_->Minimize(
+      loss, adam, members,
+      {epoch.update, keep(state_h, network.final_h), keep(state_c, network.final_c)});
 }
 
-// With NAME the set's name, feeds: NAME/tokens, NAME/labels, NAME/h, NAME/c, and NAME/member for
-// the current weights.
-Enwik8::Inference Enwik8::BuildInference(WeightSet set) {
-  auto fed = [&](const char* what, DataType dtype) -> Output {
-    return tf_ops::Placeholder(scope_.WithOpName(WeightSetName(set), "/", what), dtype);
-  };
-  const Output member = fed("member", tensorflow::DT_INT32);
-  std::map<std::string, Output> read;
-  for (const CharLstmWeight& weight : CharLstmWeights(network_)) {
-    Output value = weights_->Read(weight.name, set, member);
-    // What is read is one row; the network takes stacks.
-    if (weight.late_phase) value = tf_ops::ExpandDims(scope_, value, 0);
-    read[weight.name] = value;
-  }
-  const CharLstm network(scope_, network_, read, 0, fed("tokens", tensorflow::DT_INT32),
-                         fed("labels", tensorflow::DT_INT32), fed("h", dtype_), fed("c", dtype_),
-                         /*is_training=*/false);
-  if (!scope_.ok()) return {};
-  return {network.losses.name(), network.final_h.name(), network.final_c.name(),
-          network.logits.name()};
-}
-
-absl::Status Enwik8::MakeRun(int threads, std::unique_ptr<Run>* run) {
+absl::StatusOr<std::unique_ptr<Run>> Enwik8::MakeRun(int threads) {
   return Run::Create(*weights_, threads,
                      {{kStepsPerEpoch, absl::StrCat(plan_.steps_per_epoch)},
-                      {"sequence", absl::StrCat(options_.sequence)}},
-                     run);
+                      {"sequence", absl::StrCat(options_.sequence)}});
 }
 
-absl::Status Enwik8::Batch(int64_t t, Run::Feeds* feeds) {
+absl::StatusOr<Run::Feeds> Enwik8::Batch(int64_t t) {
   const TensorShape shape({options_.sequence, options_.batch});
   Tensor tokens(tensorflow::DT_INT32, shape), labels(tensorflow::DT_INT32, shape);
   streams_.Fill(t % plan_.steps_per_epoch, tokens.flat<int32_t>().data(),
                 labels.flat<int32_t>().data());
-  *feeds = {{"tokens", tokens}, {"labels", labels}};
-  return absl::OkStatus();
+  return Run::Feeds{{tokens_, tokens}, {labels_, labels}};
 }
 
-Metrics Enwik8::OfLoss(double loss) const {
+Metrics Enwik8::LossMetrics(double loss) const {
   return {{"loss", loss}, {"bpc", loss / std::log(2.0)}};
 }
 
-// The loss of every predicted character of the split, in a fixed order.
-absl::Status Enwik8::Losses(Run* run, Split split, WeightSet set, int32_t member,
-                            std::vector<double>* losses) {
-  if (text_ == nullptr) return absl::FailedPreconditionError("an evaluation needs the text");
-  const auto inference = inference_.find(set);
-  if (inference == inference_.end()) {
+absl::StatusOr<const TextInference*> Enwik8::Inference(WeightSet set) const {
+  const auto found = inference_.find(set);
+  if (found == inference_.end()) {
     return absl::FailedPreconditionError("this run has no SWA weights");
   }
+  return &found->second;
+}
+
+absl::StatusOr<std::vector<double>> Enwik8::Losses(Run* run, Split split, WeightSet set,
+                                                   int32_t member) {
+  if (text_ == nullptr) return absl::FailedPreconditionError("an evaluation needs the text");
+  TF_ASSIGN_OR_RETURN(const TextInference* inference, Inference(set));
   EvaluationStreams streams;
-  if (absl::Status status =
-          Complain(streams.Cut(split == Split::kTest ? text_->test() : text_->validation(),
-                               vocabulary_, options_.batch, options_.sequence));
-      !status.ok()) {
-    return status;
-  }
-  const std::string name = WeightSetName(set);
-  Tensor h = Zeros(dtype_, {streams.streams(), options_.units}), c = h;
-  Tensor which(tensorflow::DT_INT32, {});
-  which.scalar<int32_t>()() = member;
+  TF_RETURN_IF_ERROR(
+      ToStatus(streams.Cut(split == Split::kTest ? text_->test() : text_->validation(), vocabulary_,
+                           options_.batch, options_.sequence)));
+  TextInference::State state = inference->Start(streams.streams());
   const auto valid = std::make_unique<bool[]>(options_.sequence * streams.streams());
-  losses->clear();
-  losses->reserve(streams.predictions());
+  std::vector<double> losses;
+  losses.reserve(streams.predictions());
   for (int64_t chunk = 0; chunk < streams.chunks(); ++chunk) {
     const TensorShape shape({streams.Steps(chunk), streams.streams()});
     Tensor tokens(tensorflow::DT_INT32, shape), labels(tensorflow::DT_INT32, shape);
     streams.Fill(chunk, tokens.flat<int32_t>().data(), labels.flat<int32_t>().data(), valid.get());
-    std::vector<Tensor> outputs;
-    if (absl::Status status = run->Evaluate(
-            set,
-            {{name + "/tokens", tokens},
-             {name + "/labels", labels},
-             {name + "/h", h},
-             {name + "/c", c},
-             {name + "/member", which}},
-            {inference->second.losses, inference->second.final_h, inference->second.final_c},
-            &outputs);
-        !status.ok()) {
-      return status;
-    }
+    TF_ASSIGN_OR_RETURN(const Tensor of_chunk,
+                        inference->Losses(run, tokens, labels, member, &state));
     for (int64_t i = 0; i < labels.NumElements(); ++i) {
-      if (valid[i]) losses->push_back(ElementOf(outputs[0], i));
+      if (valid[i]) losses.push_back(GetElement(of_chunk, i));
     }
-    h = outputs[1];
-    c = outputs[2];
   }
-  return absl::OkStatus();
+  return losses;
 }
 
-absl::Status Enwik8::Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                              Metrics* metrics) {
-  std::vector<double> losses;
-  if (absl::Status status = Losses(run, split, set, member, &losses); !status.ok()) return status;
-  *metrics = OfLoss(Mean(losses));
-  return absl::OkStatus();
+absl::StatusOr<Metrics> Enwik8::Evaluate(Run* run, Split split, WeightSet set, int32_t member) {
+  TF_ASSIGN_OR_RETURN(const std::vector<double> losses, Losses(run, split, set, member));
+  return LossMetrics(Mean(losses));
 }
 
-absl::Status Enwik8::EvaluateMembers(Run* run, Split split, std::vector<Metrics>* each,
-                                     Metrics* ensemble) {
+absl::StatusOr<Task::MemberMetrics> Enwik8::EvaluateMembers(Run* run, Split split) {
   // The ensemble's probability of a character is the mean of the members': −ln mean_k exp(−loss_k).
-  std::vector<double> probabilities, losses;
-  each->clear();
+  std::vector<double> probabilities;
+  MemberMetrics metrics;
   for (int32_t k = 0; k < members(); ++k) {
-    if (absl::Status status = Losses(run, split, WeightSet::kCurrent, k, &losses); !status.ok()) {
-      return status;
-    }
-    each->push_back(OfLoss(Mean(losses)));
+    TF_ASSIGN_OR_RETURN(const std::vector<double> losses,
+                        Losses(run, split, WeightSet::kCurrent, k));
+    metrics.members.push_back(LossMetrics(Mean(losses)));
     probabilities.resize(losses.size());
     for (size_t i = 0; i < losses.size(); ++i) probabilities[i] += std::exp(-losses[i]);
   }
   double sum = 0;
   for (double probability : probabilities) sum -= std::log(probability / members());
-  *ensemble = OfLoss(sum / probabilities.size());
-  return absl::OkStatus();
+  metrics.ensemble = LossMetrics(sum / probabilities.size());
+  return metrics;
 }
 
-absl::Status Enwik8::Sample(Run* run, const Sampling& sampling, std::string* text) {
-  const auto inference = inference_.find(sampling.set);
-  if (inference == inference_.end()) {
-    return absl::FailedPreconditionError("this run has no SWA weights");
-  }
-  const std::string name = WeightSetName(sampling.set);
-  std::vector<int32_t> input;
-  for (const char character : sampling.prompt) {
+absl::StatusOr<std::vector<int32_t>> Enwik8::Tokens(const std::string& prompt) const {
+  std::vector<int32_t> tokens;
+  for (const char character : prompt) {
     const auto byte = static_cast<uint8_t>(character);
     if (vocabulary_.Token(byte) < 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "`prompt` must consist of characters of the training text. Received: the byte ",
           static_cast<int>(byte)));
     }
-    input.push_back(vocabulary_.Token(byte));
+    tokens.push_back(vocabulary_.Token(byte));
   }
-  if (input.empty()) return absl::InvalidArgumentError("`prompt` must not be empty");
+  if (tokens.empty()) return absl::InvalidArgumentError("`prompt` must not be empty");
+  return tokens;
+}
+
+absl::StatusOr<std::string> Enwik8::Sample(Run* run, const Sampling& sampling) {
+  TF_ASSIGN_OR_RETURN(const TextInference* inference, Inference(sampling.set));
+  TF_ASSIGN_OR_RETURN(std::vector<int32_t> input, Tokens(sampling.prompt));
   std::mt19937_64 engine = MakeEngine(Draws::kSampledText, sampling.seed, 0);
-  Tensor h = Zeros(dtype_, {1, options_.units}), c = h, which(tensorflow::DT_INT32, {});
-  which.scalar<int32_t>()() = 0;
-  *text = sampling.prompt;
+  TextInference::State state = inference->Start(1);
+  std::string text = sampling.prompt;
   for (int64_t i = 0; i < sampling.length; ++i) {
-    const int64_t T = input.size(), V = vocabulary_.size();
-    Tensor tokens(tensorflow::DT_INT32, {T, 1});
+    Tensor tokens(tensorflow::DT_INT32, {static_cast<int64_t>(input.size()), 1});
     std::copy(input.begin(), input.end(), tokens.flat<int32_t>().data());
-    std::vector<Tensor> outputs;
-    if (absl::Status status = run->Evaluate(
-            sampling.set,
-            {{name + "/tokens", tokens},
-             {name + "/labels", Zeros(tensorflow::DT_INT32, {T, 1})},
-             {name + "/h", h},
-             {name + "/c", c},
-             {name + "/member", which}},
-            {inference->second.logits, inference->second.final_h, inference->second.final_c},
-            &outputs);
-        !status.ok()) {
-      return status;
-    }
-    h = outputs[1];
-    c = outputs[2];
-    std::vector<double> weight(V);
-    for (int64_t j = 0; j < V; ++j) weight[j] = ElementOf(outputs[0], (T - 1) * V + j);
-    const auto best = std::max_element(weight.begin(), weight.end());
-    int32_t next = static_cast<int32_t>(best - weight.begin());
-    if (sampling.temperature > 0) {
-      const double most = *best;
-      double sum = 0;
-      for (double& w : weight) sum += w = std::exp((w - most) / sampling.temperature);
-      double left = NextUniform(&engine) * sum;
-      for (next = 0; next + 1 < V && left >= weight[next]; ++next) left -= weight[next];
-    }
-    text->push_back(static_cast<char>(vocabulary_.Byte(next)));
-    input = {next};
+    TF_ASSIGN_OR_RETURN(const Tensor logits, inference->Logits(run, tokens, &state));
+    input = {NextToken(logits, sampling.temperature, &engine)};
+    text.push_back(static_cast<char>(vocabulary_.Byte(input[0])));
   }
-  return absl::OkStatus();
+  return text;
 }
 
 }  // namespace late_phase

@@ -13,8 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "models/text/byte_text.h"
 #include "models/text/char_lstm.h"
+#include "models/text/text_inference.h"
 #include "models/training/recipe.h"
 #include "models/training/trainer.h"
 #include "optimizers/late_phase.h"
@@ -32,18 +35,17 @@ struct Enwik8Options : Recipe {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double clip_norm = 1;
 
-  bool rank1() const { return late_phase() || IsOf("rank1"); }
+  bool rank1() const { return late_phase() || IsNetwork("rank1"); }
 };
 
 class Enwik8 : public Task {
  public:
   // Builds the graph. The text must outlive the task.
-  static absl::Status Create(const Enwik8Options& options, const ByteText* text,
-                             std::unique_ptr<Enwik8>* task);
+  static absl::StatusOr<std::unique_ptr<Enwik8>> Create(const Enwik8Options& options,
+                                                        const ByteText* text);
   // The same for a run's checkpoint, without its text: for sampling, not for Batch and Evaluate.
-  static absl::Status CreateWithoutText(const Enwik8Options& options,
-                                        const std::string& checkpoints,
-                                        std::unique_ptr<Enwik8>* task);
+  static absl::StatusOr<std::unique_ptr<Enwik8>> CreateWithoutText(const Enwik8Options& options,
+                                                                   const std::string& checkpoints);
 
   const TrainPlan& plan() const override { return plan_; }
   int64_t parameters() const override { return CharLstmParameters(network_); }
@@ -51,13 +53,11 @@ class Enwik8 : public Task {
   std::vector<Split> splits() const override { return {Split::kValidation, Split::kTest}; }
   std::string loss() const override { return loss_; }
   std::string epoch_loss() const override { return epoch_loss_; }
-  absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) override;
-  absl::Status Batch(int64_t t, Run::Feeds* feeds) override;
-  Metrics OfLoss(double loss) const override;
-  absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                        Metrics* metrics) override;
-  absl::Status EvaluateMembers(Run* run, Split split, std::vector<Metrics>* members,
-                               Metrics* ensemble) override;
+  absl::StatusOr<std::unique_ptr<Run>> MakeRun(int threads) override;
+  absl::StatusOr<Run::Feeds> Batch(int64_t t) override;
+  Metrics LossMetrics(double loss) const override;
+  absl::StatusOr<Metrics> Evaluate(Run* run, Split split, WeightSet set, int32_t member) override;
+  absl::StatusOr<MemberMetrics> EvaluateMembers(Run* run, Split split) override;
 
   // Text that the network writes after `prompt`. A higher temperature is bolder; 0 always takes the
   // likeliest character.
@@ -68,19 +68,20 @@ class Enwik8 : public Task {
     double temperature = 1;
     int64_t seed = 0;
   };
-  absl::Status Sample(Run* run, const Sampling& sampling, std::string* text);
+  absl::StatusOr<std::string> Sample(Run* run, const Sampling& sampling);
 
  private:
-  // The network on other weights than training's, with the state fed and fetched.
-  struct Inference {
-    std::string losses, final_h, final_c, logits;
-  };
-
   Enwik8(const Enwik8Options& options, const Vocabulary& vocabulary, const ByteText* text);
-  absl::Status Build(int64_t steps_per_epoch);
-  Inference BuildInference(WeightSet set);
-  absl::Status Losses(Run* run, Split split, WeightSet set, int32_t member,
-                      std::vector<double>* losses);
+  [[nodiscard]] absl::Status Build(int64_t steps_per_epoch);
+  [[nodiscard]] absl::Status Plan(int64_t steps_per_epoch);
+  // Declares the weights and returns what the network reads, by name.
+  std::map<std::string, tensorflow::Output> DeclareWeights();
+  void DeclareVocabulary();
+  [[nodiscard]] absl::Status BuildTraining();
+  absl::StatusOr<const TextInference*> Inference(WeightSet set) const;
+  // The loss of every predicted character of the split, in a fixed order.
+  absl::StatusOr<std::vector<double>> Losses(Run* run, Split split, WeightSet set, int32_t member);
+  absl::StatusOr<std::vector<int32_t>> Tokens(const std::string& prompt) const;
 
   Enwik8Options options_;
   Vocabulary vocabulary_;
@@ -91,8 +92,9 @@ class Enwik8 : public Task {
   tensorflow::Scope scope_;
   std::unique_ptr<LatePhase> weights_;
   TrainingStreams streams_;
-  std::string loss_, epoch_loss_;
-  std::map<WeightSet, Inference> inference_;
+  std::string tokens_, labels_;    // fed in training
+  std::string loss_, epoch_loss_;  // fetched
+  std::map<WeightSet, TextInference> inference_;
 };
 
 }  // namespace late_phase

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "optimizers/late_phase.h"
+#include "optimizers/late_phase_options.h"
 
 namespace late_phase {
 
@@ -24,7 +24,7 @@ double TrainingBytes(const TrainingNumbers& numbers, const LatePhaseOptions& opt
 
 // A run that needs more bytes than the machine has is refused, with the values it was `received`
 // with: TensorFlow would end the process.
-absl::Status CheckFitsMemory(double bytes, const std::string& received);
+[[nodiscard]] absl::Status CheckFitsMemory(double bytes, const std::string& received);
 
 }  // namespace late_phase
 

@@ -1,5 +1,5 @@
 // Prepares items on a thread of its own, a few ahead of the one in use, so that the consumer finds
-// the next one ready. Core: no TensorFlow.
+// the next one ready.
 //
 //   Prefetcher<Batch> batches([&](int64_t t) { return MakeBatch(t); }, first, last);
 //   for (t = first; t < last; ++t) Use(batches.Next());
@@ -7,13 +7,14 @@
 #define LATE_PHASE_MODELS_TRAINING_PREFETCH_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace late_phase {
 
@@ -23,26 +24,15 @@ class Prefetcher {
   // Makes the items first, first + 1, …, last − 1, in this order, at most `ahead` before they are
   // asked for. `make` may not throw.
   Prefetcher(std::function<Item(int64_t)> make, int64_t first, int64_t last, size_t ahead = 2)
-      : thread_([this, make = std::move(make), first, last, ahead] {
-          for (int64_t i = first; i < last; ++i) {
-            {
-              std::unique_lock<std::mutex> lock(mutex_);
-              Wait(lock, [&] { return stopped_ || ready_.size() < ahead; });
-              if (stopped_) return;
-            }
-            Item item = make(i);
-            const std::lock_guard<std::mutex> lock(mutex_);
-            ready_.push_back(std::move(item));
-            changed_.notify_all();
-          }
+      : ahead_(ahead), thread_([this, make = std::move(make), first, last] {
+          for (int64_t i = first; i < last && WaitForRoom(); ++i) Add(make(i));
         }) {}
 
   ~Prefetcher() {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       stopped_ = true;
     }
-    changed_.notify_all();
     thread_.join();
   }
 
@@ -52,12 +42,10 @@ class Prefetcher {
   // The next item. REQUIRES: fewer than last − first calls so far.
   Item Next() {
     const auto begin = std::chrono::steady_clock::now();
-    std::unique_lock<std::mutex> lock(mutex_);
-    Wait(lock, [&] { return !ready_.empty(); });
+    const absl::MutexLock lock(&mutex_, absl::Condition(this, &Prefetcher::HasItem));
     waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     Item item = std::move(ready_.front());
     ready_.pop_front();
-    changed_.notify_all();
     return item;
   }
 
@@ -65,18 +53,26 @@ class Prefetcher {
   double waited() const { return waited_; }
 
  private:
-  // Waits until `is_true`. condition_variable::wait would tie every program to the libstdc++ of
-  // GCC 12 or newer (GLIBCXX_3.4.30); wait_until is in its header.
-  template <typename Predicate>
-  void Wait(std::unique_lock<std::mutex>& lock, Predicate is_true) {
-    changed_.wait_until(lock, std::chrono::steady_clock::time_point::max(), is_true);
+  bool HasItem() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !ready_.empty(); }
+  bool HasRoomOrStopped() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return stopped_ || ready_.size() < ahead_;
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> ready_;
-  bool stopped_ = false;
-  double waited_ = 0;
+  // False if no more items are wanted.
+  bool WaitForRoom() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_, absl::Condition(this, &Prefetcher::HasRoomOrStopped));
+    return !stopped_;
+  }
+  void Add(Item item) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
+    ready_.push_back(std::move(item));
+  }
+
+  const size_t ahead_;
+  absl::Mutex mutex_;
+  std::deque<Item> ready_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  double waited_ = 0;   // of the consumer's thread alone
   std::thread thread_;  // last: it uses all of the above
 };
 

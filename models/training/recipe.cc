@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace late_phase {
 namespace {
@@ -47,18 +48,18 @@ AtT0 Recipe::at_t0() const {
   return control == nullptr ? AtT0::kNothing : control->at_t0;
 }
 
-bool Recipe::IsOf(const std::string& network) const {
+bool Recipe::IsNetwork(const std::string& network) const {
   const Control* control = ControlIn(model);
   if (control == nullptr) return model == network;
   return model == (network == "base" ? control->name : absl::StrCat(network, "-", control->name));
 }
 
-absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan) {
+absl::StatusOr<TrainPlan> PlanTraining(const Recipe& recipe, int64_t steps_per_epoch) {
   auto steps = [&](double epochs) { return std::llround(epochs * steps_per_epoch); };
-  plan->steps_per_epoch = steps_per_epoch;
-  plan->steps = recipe.steps > 0 ? recipe.steps : steps(recipe.epochs);
-  LatePhaseOptions& late_phase = plan->late_phase;
-  late_phase = LatePhaseOptions();
+  TrainPlan plan;
+  plan.steps_per_epoch = steps_per_epoch;
+  plan.steps = recipe.steps > 0 ? recipe.steps : steps(recipe.epochs);
+  LatePhaseOptions& late_phase = plan.late_phase;
   const AtT0 at_t0 = recipe.at_t0();
   if (at_t0 != AtT0::kNothing) {
     if (recipe.steps == 0 && recipe.t0 >= recipe.epochs) {
@@ -68,7 +69,7 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
                        recipe.t0, ", epochs=", recipe.epochs));
     }
     late_phase.start = steps(recipe.t0);
-    late_phase.rate_scale = RateScale(recipe, late_phase.start, plan->steps);
+    late_phase.rate_scale = RateScale(recipe, late_phase.start, plan.steps);
   }
   if (at_t0 == AtT0::kMembers || at_t0 == AtT0::kAccumulate) {
     late_phase.base_scale = recipe.gamma;
@@ -92,7 +93,8 @@ absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPl
     }
   }
   late_phase.swag_rank = recipe.swag_rank;
-  return late_phase.Check();
+  TF_RETURN_IF_ERROR(late_phase.Check());
+  return plan;
 }
 
 }  // namespace late_phase

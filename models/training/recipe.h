@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
-#include "optimizers/late_phase.h"
+#include "absl/status/statusor.h"
+#include "optimizers/late_phase_options.h"
 
 namespace late_phase {
 
@@ -46,7 +46,7 @@ struct Recipe {
   AtT0 at_t0() const;
   bool late_phase() const { return at_t0() == AtT0::kMembers; }
   // Whether the model is this network, or a control of it.
-  bool IsOf(const std::string& network) const;
+  bool IsNetwork(const std::string& network) const;
 };
 
 // The recipe in minibatches, which depend on the data's size.
@@ -57,7 +57,7 @@ struct TrainPlan {
   // Of memory that training takes, about (models/training/memory.h); the task fills it in.
   double bytes = 0;
 };
-absl::Status PlanTraining(const Recipe& recipe, int64_t steps_per_epoch, TrainPlan* plan);
+absl::StatusOr<TrainPlan> PlanTraining(const Recipe& recipe, int64_t steps_per_epoch);
 
 }  // namespace late_phase
 

@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "optimizers/disk.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 #include "tensorflow/core/util/event.pb.h"
 
 namespace late_phase {
@@ -29,22 +31,25 @@ T NumberIn(const Json& object, const char* name, T otherwise) {
   return found != object.end() && found->is_number() ? found->get<T>() : otherwise;
 }
 
-// Copies the lines up to `step` and remembers the seconds of the last one that has them. A last
-// line that was cut off by a kill is dropped. Nothing is written before all of `from` was read.
-absl::Status Keep(const std::string& from, const std::string& to, int64_t step, double* seconds) {
+// Copies the lines up to `step` and returns the seconds of the last one that has them, else 0. A
+// last line that was cut off by a kill is dropped. Nothing is written before all of `from` was
+// read.
+absl::StatusOr<double> Keep(const std::string& from, const std::string& to, int64_t step) {
   std::string text, kept;
   std::error_code error = ReadWholeFile(from, &text);
   if (error == std::errc::no_such_file_or_directory) error.clear();
   if (error) return Failed("read " + from, error.message());
+  double seconds = 0;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object() || NumberIn<int64_t>(object, "step", step + 1) > step) continue;
-    *seconds = NumberIn<double>(object, "seconds", *seconds);
+    seconds = NumberIn<double>(object, "seconds", seconds);
     kept += line + "\n";
   }
   error = ReplaceFile(to, kept);
-  return error ? Failed("write " + to, error.message()) : absl::OkStatus();
+  if (error) return Failed("write " + to, error.message());
+  return seconds;
 }
 
 void Append(const Metrics& metrics, Json* line) {
@@ -53,28 +58,24 @@ void Append(const Metrics& metrics, Json* line) {
 
 }  // namespace
 
-absl::Status RunFolder::Open(const std::string& path, int64_t step,
-                             std::unique_ptr<RunFolder>* folder) {
-  folder->reset(new RunFolder);
-  RunFolder& made = **folder;
-  made.path_ = path;
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const std::string& path, int64_t step) {
+  std::unique_ptr<RunFolder> folder(new RunFolder);
+  folder->path_ = path;
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return Failed("make the folder " + path, error.message());
   const std::string metrics = path + "/metrics.jsonl";
-  if (absl::Status status = Keep(metrics, metrics, step, &made.earlier_seconds_); !status.ok()) {
-    return status;
-  }
-  made.metrics_ = std::fopen(metrics.c_str(), "a");
-  if (made.metrics_ == nullptr) return Failed("open " + metrics, std::strerror(errno));
-  made.events_ = std::make_unique<tensorflow::EventsWriter>(path + "/events");
-  if (absl::Status status = made.events_->Init(); !status.ok()) return status;
+  TF_ASSIGN_OR_RETURN(folder->earlier_seconds_, Keep(metrics, metrics, step));
+  folder->metrics_ = std::fopen(metrics.c_str(), "a");
+  if (folder->metrics_ == nullptr) return Failed("open " + metrics, std::strerror(errno));
+  folder->events_ = std::make_unique<tensorflow::EventsWriter>(path + "/events");
+  TF_RETURN_IF_ERROR(folder->events_->Init());
   // TensorBoard then forgets what it read of later steps.
   tensorflow::Event start;
   start.set_step(step);
   start.mutable_session_log()->set_status(tensorflow::SessionLog::START);
-  made.events_->WriteEvent(start);
-  return absl::OkStatus();
+  folder->events_->WriteEvent(start);
+  return folder;
 }
 
 RunFolder::~RunFolder() {
@@ -85,8 +86,7 @@ absl::Status RunFolder::CopyMetrics(const std::string& from, const std::string& 
   std::error_code error;
   fs::create_directories(to, error);
   if (error) return Failed("make the folder " + to, error.message());
-  double seconds = 0;
-  return Keep(from + "/metrics.jsonl", to + "/metrics.jsonl", step, &seconds);
+  return Keep(from + "/metrics.jsonl", to + "/metrics.jsonl", step).status();
 }
 
 absl::Status RunFolder::Write(const std::string& line) {

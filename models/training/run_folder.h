@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tensorflow/core/util/events_writer.h"
 
 namespace late_phase {
@@ -19,21 +20,23 @@ using Metrics = std::map<std::string, double>;
 
 class RunFolder {
  public:
-  // Opens the folder, which is made if it is not there, for a run that goes on after `step`
+  // Opens the folder, which is made if it is not there, for a run that resumes after `step`
   // minibatches: lines of later steps, left by a process that was killed, are dropped.
-  static absl::Status Open(const std::string& path, int64_t step,
-                           std::unique_ptr<RunFolder>* folder);
+  static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const std::string& path, int64_t step);
   ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
 
   // Takes over the lines of another run up to `step`: those of the run that this one was forked
   // from.
-  static absl::Status CopyMetrics(const std::string& from, const std::string& to, int64_t step);
+  [[nodiscard]] static absl::Status CopyMetrics(const std::string& from, const std::string& to,
+                                                int64_t step);
 
   // {"kind": "train", "step": …, "epoch": …, metrics}
-  absl::Status LogTraining(int64_t step, double epoch, const Metrics& metrics);
+  [[nodiscard]] absl::Status LogTraining(int64_t step, double epoch, const Metrics& metrics);
   // {"kind": "evaluation", …, "split": "validation", "weights": "collapsed", metrics}
-  absl::Status LogEvaluation(int64_t step, double epoch, const std::string& split,
-                             const std::string& weights, const Metrics& metrics);
+  [[nodiscard]] absl::Status LogEvaluation(int64_t step, double epoch, const std::string& split,
+                                           const std::string& weights, const Metrics& metrics);
 
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoint"; }
@@ -42,7 +45,7 @@ class RunFolder {
 
  private:
   RunFolder() = default;
-  absl::Status Write(const std::string& line);
+  [[nodiscard]] absl::Status Write(const std::string& line);
 
   std::string path_;
   double earlier_seconds_ = 0;

@@ -11,6 +11,8 @@
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 
@@ -24,9 +26,127 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-struct Prepared {
-  absl::Status status;
-  Run::Feeds feeds;
+// A training at work.
+class Training {
+ public:
+  Training(Task* task, Run* run, RunFolder* folder, const TrainOptions& options)
+      : task_(task),
+        run_(run),
+        folder_(folder),
+        options_(options),
+        first_(run->step()),
+        batches_([task](int64_t t) { return task->Batch(t); }, first_, options.steps),
+        line_{first_, 0, 0, 0} {}
+
+  absl::StatusOr<TrainEnd> ToTheEnd() {
+    // A run that has just begun can be resumed too, and its first weights looked at.
+    TF_RETURN_IF_ERROR(Save());
+    TF_RETURN_IF_ERROR(Fork());
+    bool stopped = false;
+    while (run_->step() < options_.steps) {
+      stopped = options_.stop && options_.stop();
+      if (stopped) break;
+      TF_RETURN_IF_ERROR(Step());
+      if (run_->step() % options_.log_every == 0 || Last()) TF_RETURN_IF_ERROR(Log());
+      if (EvaluationIsDue()) TF_RETURN_IF_ERROR(Evaluate());
+      TF_RETURN_IF_ERROR(Fork());
+      if (options_.checkpoint_every > 0 && run_->step() % options_.checkpoint_every == 0) {
+        TF_RETURN_IF_ERROR(Save());
+      }
+    }
+    if (saved_step_ != run_->step()) TF_RETURN_IF_ERROR(Save());
+    return TrainEnd{stopped, folder_->earlier_seconds() + training_,
+                    training_ > 0 ? batches_.waited() / training_ : 0};
+  }
+
+ private:
+  double Epoch() const { return static_cast<double>(run_->step()) / task_->steps_per_epoch(); }
+  bool Last() const { return run_->step() == options_.steps; }
+  // The trained model is for the caller to evaluate, on every split.
+  bool EvaluationIsDue() const {
+    return options_.evaluate_every > 0 && !Last() && run_->step() % options_.evaluate_every == 0;
+  }
+
+  absl::Status NotFinite(absl::string_view what) const {
+    return absl::OutOfRangeError(absl::StrCat(
+        what, ". The last good checkpoint is ",
+        LatestCheckpoint(folder_->checkpoints()).value_or("(none)"), ". ", options_.advice));
+  }
+
+  absl::Status Save() {
+    saved_step_ = run_->step();
+    absl::Status status = run_->Save(folder_->checkpoints());
+    // The weights can be lost in an update whose loss was still finite.
+    return absl::IsFailedPrecondition(status) ? NotFinite(status.message()) : status;
+  }
+
+  absl::Status Fork() {
+    if (run_->step() != options_.fork_at) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(run_->Save(folder_->path() + "/fork"));
+    if (options_.forked) options_.forked();
+    return absl::OkStatus();
+  }
+
+  absl::Status Step() {
+    const double begin = Now();
+    TF_ASSIGN_OR_RETURN(const Run::Feeds feeds, batches_.Next());
+    TF_ASSIGN_OR_RETURN(const std::vector<Tensor> outputs, run_->Step(feeds, {task_->loss()}));
+    training_ += Now() - begin;
+    const double loss = GetElement(outputs[0], 0);
+    if (!std::isfinite(loss)) {
+      return NotFinite(absl::StrCat("the loss must be finite. Received: loss=", loss, " at step ",
+                                    run_->step() - 1));
+    }
+    line_.loss += loss;
+    return absl::OkStatus();
+  }
+
+  // A line of metrics.jsonl, about the minibatches since the last one.
+  absl::Status Log() {
+    const int64_t minibatches = run_->step() - line_.step;
+    const double seconds = training_ - line_.training;
+    const TrainProgress progress{
+        run_->step(),
+        options_.steps,
+        Epoch(),
+        task_->LossMetrics(line_.loss / minibatches),
+        minibatches * task_->items_per_step() / seconds,
+        (Now() - begin_) / (run_->step() - first_) * (options_.steps - run_->step())};
+    Metrics metrics = progress.metrics;
+    metrics["items_per_second"] = progress.items_per_second;
+    metrics["input_wait"] = (batches_.waited() - line_.waited) / seconds;
+    metrics["seconds"] = folder_->earlier_seconds() + training_;
+    const absl::Status status = folder_->LogTraining(run_->step(), Epoch(), metrics);
+    if (options_.progress) options_.progress(progress);
+    line_ = {run_->step(), 0, training_, batches_.waited()};
+    return status;
+  }
+
+  absl::Status Evaluate() {
+    for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
+      if (set == WeightSet::kSwa && !HasAverage(run_->options(), run_->step())) continue;
+      TF_ASSIGN_OR_RETURN(const Metrics metrics, task_->Evaluate(run_, task_->watched(), set));
+      TF_RETURN_IF_ERROR(folder_->LogEvaluation(run_->step(), Epoch(), SplitName(task_->watched()),
+                                                WeightSetName(set), metrics));
+    }
+    return absl::OkStatus();
+  }
+
+  Task* const task_;
+  Run* const run_;
+  RunFolder* const folder_;
+  const TrainOptions& options_;
+  const int64_t first_;  // step
+  Prefetcher<absl::StatusOr<Run::Feeds>> batches_;
+  const double begin_ = Now();
+  double training_ = 0;  // seconds inside minibatches, in this process
+  int64_t saved_step_ = -1;
+  struct Line {
+    int64_t step;
+    double loss;              // the sum since this line
+    double training, waited;  // seconds so far
+  };
+  Line line_;  // the last one
 };
 
 }  // namespace
@@ -71,105 +191,9 @@ int32_t LastMember(const LatePhaseOptions& options, int64_t step) {
   return static_cast<int32_t>((step - 1 - options.start) % options.members);
 }
 
-absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& options,
-                   TrainEnd* end) {
-  Prefetcher<Prepared> batches(
-      [task](int64_t t) {
-        Prepared prepared;
-        prepared.status = task->Batch(t, &prepared.feeds);
-        return prepared;
-      },
-      run->step(), options.steps);
-  const double begin = Now();
-  const int64_t first = run->step();
-  double training = 0;                        // seconds inside minibatches, in this process
-  double line_loss = 0;                       // since the last line
-  double line_training = 0, line_waited = 0;  // at the last line
-  int64_t line_step = first;
-  int64_t saved_step = -1;
-  auto epoch = [&] { return static_cast<double>(run->step()) / task->steps_per_epoch(); };
-  auto not_finite = [&](const std::string& what) {
-    return absl::OutOfRangeError(absl::StrCat(
-        what, ". The last good checkpoint is ",
-        LatestCheckpoint(folder->checkpoints()).value_or("(none)"), ". ", options.advice));
-  };
-  auto save = [&]() -> absl::Status {
-    saved_step = run->step();
-    absl::Status status = run->Save(folder->checkpoints());
-    // The weights can be lost in an update whose loss was still finite.
-    return absl::IsFailedPrecondition(status) ? not_finite(std::string(status.message())) : status;
-  };
-  auto fork = [&]() -> absl::Status {
-    if (run->step() != options.fork_at) return absl::OkStatus();
-    absl::Status status = run->Save(folder->path() + "/fork");
-    if (status.ok() && options.forked) options.forked();
-    return status;
-  };
-
-  // A run that has just begun can be resumed too, and its first weights looked at.
-  absl::Status status = save();
-  if (status.ok()) status = fork();
-  while (status.ok() && run->step() < options.steps) {
-    if (options.stop && options.stop()) {
-      end->stopped = true;
-      break;
-    }
-    const double step_begin = Now();
-    Prepared prepared = batches.Next();
-    if (!prepared.status.ok()) return prepared.status;
-    std::vector<Tensor> outputs;
-    status = run->Step(prepared.feeds, {task->loss()}, &outputs);
-    if (!status.ok()) break;
-    training += Now() - step_begin;
-    const double loss = ElementOf(outputs[0], 0);
-    if (!std::isfinite(loss)) {
-      return not_finite(absl::StrCat("the loss must be finite. Received: loss=", loss, " at step ",
-                                     run->step() - 1));
-    }
-    line_loss += loss;
-    const bool last = run->step() == options.steps;
-    if (run->step() % options.log_every == 0 || last) {
-      const int64_t minibatches = run->step() - line_step;
-      TrainProgress progress{
-          run->step(),
-          options.steps,
-          epoch(),
-          task->OfLoss(line_loss / minibatches),
-          minibatches * task->items_per_step() / (training - line_training),
-          (Now() - begin) / (run->step() - first) * (options.steps - run->step())};
-      Metrics metrics = progress.metrics;
-      metrics["items_per_second"] = progress.items_per_second;
-      metrics["input_wait"] = (batches.waited() - line_waited) / (training - line_training);
-      metrics["seconds"] = folder->earlier_seconds() + training;
-      status = folder->LogTraining(run->step(), epoch(), metrics);
-      if (options.progress) options.progress(progress);
-      line_loss = 0;
-      line_step = run->step();
-      line_training = training;
-      line_waited = batches.waited();
-    }
-    // The trained model is for the caller to evaluate, on every split.
-    if (status.ok() && options.evaluate_every > 0 && !last &&
-        run->step() % options.evaluate_every == 0) {
-      for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
-        if (set == WeightSet::kSwa && !HasAverage(run->options(), run->step())) continue;
-        Metrics metrics;
-        status = task->Evaluate(run, task->watched(), set, 0, &metrics);
-        if (!status.ok()) break;
-        status = folder->LogEvaluation(run->step(), epoch(), SplitName(task->watched()),
-                                       WeightSetName(set), metrics);
-      }
-    }
-    if (status.ok()) status = fork();
-    if (status.ok() && options.checkpoint_every > 0 &&
-        run->step() % options.checkpoint_every == 0) {
-      status = save();
-    }
-  }
-  if (status.ok() && saved_step != run->step()) status = save();
-  end->seconds = folder->earlier_seconds() + training;
-  end->input_wait = training > 0 ? batches.waited() / training : 0;
-  return status;
+absl::StatusOr<TrainEnd> Train(Task* task, Run* run, RunFolder* folder,
+                               const TrainOptions& options) {
+  return Training(task, run, folder, options).ToTheEnd();
 }
 
 }  // namespace late_phase

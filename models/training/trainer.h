@@ -1,8 +1,8 @@
 // The one trainer: runs the minibatches of a task, logs, evaluates, writes checkpoints, stops when
-// asked, goes on after a kill.
+// asked, resumes after a kill.
 //
 // What is trained (network, data, metric) is a Task; how its weights move is the LatePhase inside
-// its graph (optimizers/). All that a run needs to go on is in its checkpoint, so a run that was
+// its graph (optimizers/). All that a run needs to resume is in its checkpoint, so a run that was
 // interrupted at any moment and resumed ends in the same bits as one that was not.
 #ifndef LATE_PHASE_MODELS_TRAINING_TRAINER_H_
 #define LATE_PHASE_MODELS_TRAINING_TRAINER_H_
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "models/training/recipe.h"
 #include "models/training/run_folder.h"
 #include "optimizers/run.h"
@@ -47,19 +47,22 @@ class Task {
 
   // A session of the graph. The task may have functions of its own called by the run, and must
   // outlive it.
-  virtual absl::Status MakeRun(int threads, std::unique_ptr<Run>* run) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Run>> MakeRun(int threads) = 0;
 
   // The feeds of minibatch t, a function of t alone. Called on another thread.
-  virtual absl::Status Batch(int64_t t, Run::Feeds* feeds) = 0;
+  virtual absl::StatusOr<Run::Feeds> Batch(int64_t t) = 0;
 
   // A mean training loss in the task's own terms.
-  virtual Metrics OfLoss(double loss) const = 0;
+  virtual Metrics LossMetrics(double loss) const = 0;
   // `member` is used by WeightSet::kCurrent.
-  virtual absl::Status Evaluate(Run* run, Split split, WeightSet set, int32_t member,
-                                Metrics* metrics) = 0;
+  virtual absl::StatusOr<Metrics> Evaluate(Run* run, Split split, WeightSet set,
+                                           int32_t member = 0) = 0;
   // Each member's metrics, and those of their averaged predictions.
-  virtual absl::Status EvaluateMembers(Run* run, Split split, std::vector<Metrics>* members,
-                                       Metrics* ensemble) = 0;
+  struct MemberMetrics {
+    std::vector<Metrics> members;
+    Metrics ensemble;
+  };
+  virtual absl::StatusOr<MemberMetrics> EvaluateMembers(Run* run, Split split) = 0;
 };
 
 // The mean of a loss over the epoch so far, kept in a variable so that it survives a kill.
@@ -73,7 +76,7 @@ struct EpochMean {
 struct TrainProgress {
   int64_t step, steps;
   double epoch;
-  Metrics metrics;  // OfLoss, over the minibatches since the last line
+  Metrics metrics;  // LossMetrics, over the minibatches since the last line
   double items_per_second, seconds_left;
 };
 
@@ -99,8 +102,8 @@ struct TrainEnd {
 };
 
 // Trains from where `run` stands to the end and leaves a checkpoint there.
-absl::Status Train(Task* task, Run* run, RunFolder* folder, const TrainOptions& options,
-                   TrainEnd* end);
+absl::StatusOr<TrainEnd> Train(Task* task, Run* run, RunFolder* folder,
+                               const TrainOptions& options);
 
 // Whether SWA has taken a sample by this step.
 bool HasAverage(const LatePhaseOptions& options, int64_t step);

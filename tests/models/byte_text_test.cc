@@ -13,10 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace late_phase {
 namespace {
+
+using ::testing::HasSubstr;
 
 static_assert(!std::is_copy_constructible_v<ByteText> && std::is_move_assignable_v<ByteText>);
 
@@ -33,10 +36,6 @@ class TextFile {
  private:
   std::string path_;
 };
-
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // `characters` bytes of which no two neighbours, and hardly two at a short distance, are the same.
 std::string Varied(int64_t characters) {
@@ -86,7 +85,7 @@ TEST(ByteTextTest, SplitsBySize) {
     ByteText text;
     const std::string complaint = text.Open(file.path());
     if (validation == 0) {  // one character, and that in the test split: it has no token
-      EXPECT_TRUE(Contains(complaint, "byte 0x78 at position 0 of the test part")) << complaint;
+      EXPECT_THAT(complaint, HasSubstr("byte 0x78 at position 0 of the test part"));
       continue;
     }
     ASSERT_EQ(complaint, "") << "size=" << size;
@@ -144,9 +143,9 @@ TEST(ByteTextTest, LimitsKeepTheFirstCharactersAndTheWholeVocabulary) {
   EXPECT_EQ(text.Open(file.path(), {901, 0, 0}),
             "`train_characters` must be in [0, 900], the training part of the text. Received: "
             "train_characters=901");
-  EXPECT_TRUE(Contains(text.Open(file.path(), {0, 51, 0}), "Received: validation_characters=51"));
-  EXPECT_TRUE(Contains(text.Open(file.path(), {0, 0, 51}), "Received: test_characters=51"));
-  EXPECT_TRUE(Contains(text.Open(file.path(), {-1, 0, 0}), "Received: train_characters=-1"));
+  EXPECT_THAT(text.Open(file.path(), {0, 51, 0}), HasSubstr("Received: validation_characters=51"));
+  EXPECT_THAT(text.Open(file.path(), {0, 0, 51}), HasSubstr("Received: test_characters=51"));
+  EXPECT_THAT(text.Open(file.path(), {-1, 0, 0}), HasSubstr("Received: train_characters=-1"));
 }
 
 TEST(ByteTextTest, BytesOutsideTheVocabularyAreRefusedWhereTheyAreUsed) {
@@ -159,9 +158,9 @@ TEST(ByteTextTest, BytesOutsideTheVocabularyAreRefusedWhereTheyAreUsed) {
             "`data` must have no byte in its validation part that its training part lacks. "
             "Received: byte 0xfe at position 30 of the validation part (930 of the file), data=" +
                 file.path());
-  EXPECT_TRUE(Contains(text.Open(file.path(), {0, 31, 0}), "byte 0xfe at position 30"));
-  EXPECT_TRUE(Contains(text.Open(file.path(), {0, 30, 0}),
-                       "byte 0x71 at position 49 of the test part (999 of the file)"));
+  EXPECT_THAT(text.Open(file.path(), {0, 31, 0}), HasSubstr("byte 0xfe at position 30"));
+  EXPECT_THAT(text.Open(file.path(), {0, 30, 0}),
+              HasSubstr("byte 0x71 at position 49 of the test part (999 of the file)"));
   EXPECT_EQ(text.Open(file.path(), {0, 30, 49}), "");
 }
 
@@ -170,13 +169,13 @@ TEST(ByteTextTest, WhatIsNoTextIsRefused) {
   EXPECT_EQ(text.Open("/nowhere/text"),
             "`data` must be a file of text that can be read. Received: data=/nowhere/text (No such "
             "file or directory)");
-  EXPECT_TRUE(Contains(text.Open(testing::TempDir()), "(a folder)"));
-  EXPECT_TRUE(Contains(text.Open("/dev/zero"), "(not a file)"));
+  EXPECT_THAT(text.Open(testing::TempDir()), HasSubstr("(a folder)"));
+  EXPECT_THAT(text.Open("/dev/zero"), HasSubstr("(not a file)"));
   const TextFile empty("");
-  EXPECT_TRUE(Contains(text.Open(empty.path()), "data=" + empty.path() + " (empty)"));
+  EXPECT_THAT(text.Open(empty.path()), HasSubstr("data=" + empty.path() + " (empty)"));
   unlink(empty.path().c_str());
   ASSERT_EQ(mkfifo(empty.path().c_str(), 0600), 0);
-  EXPECT_TRUE(Contains(text.Open(empty.path()), "(not a file)"));
+  EXPECT_THAT(text.Open(empty.path()), HasSubstr("(not a file)"));
 }
 
 TEST(TrainingStreamsTest, CutsThePapersEpochInto7031Chunks) {
@@ -228,12 +227,12 @@ TEST(TrainingStreamsTest, TooShortATextIsRefused) {
       "the training text must give each of `batch` streams at least `sequence` + 1 characters. "
       "Received: characters=1000, batch=10, sequence=100");
   EXPECT_EQ(streams.Cut(Split(text), AllBytes(), 10, 99), "");
-  EXPECT_TRUE(
-      Contains(streams.Cut(Split(text), AllBytes(), 0, 5), "Received: batch=0, sequence=5"));
-  EXPECT_TRUE(
-      Contains(streams.Cut(Split(text), AllBytes(), 5, -1), "Received: batch=5, sequence=-1"));
+  EXPECT_THAT(streams.Cut(Split(text), AllBytes(), 0, 5),
+              HasSubstr("Received: batch=0, sequence=5"));
+  EXPECT_THAT(streams.Cut(Split(text), AllBytes(), 5, -1),
+              HasSubstr("Received: batch=5, sequence=-1"));
   for (const auto& [batch, time] : {std::pair(kMost, int64_t{1}), std::pair(int64_t{1}, kMost)}) {
-    EXPECT_TRUE(Contains(streams.Cut(Split(text), AllBytes(), batch, time), "Received: "));
+    EXPECT_THAT(streams.Cut(Split(text), AllBytes(), batch, time), HasSubstr("Received: "));
   }
 }
 
@@ -302,9 +301,9 @@ TEST(EvaluationStreamsTest, BadSizesAreRefused) {
   EXPECT_EQ(streams.Cut({"test", Split(text).bytes, 1}, AllBytes(), 4, 5),
             "the test text must have at least 2 characters, one to predict the other from. "
             "Received: characters=1");
-  EXPECT_TRUE(Contains(streams.Cut({"test", nullptr, 0}, AllBytes(), 4, 5), "characters=0"));
-  EXPECT_TRUE(
-      Contains(streams.Cut(Split(text), AllBytes(), 0, 5), "Received: batch=0, sequence=5"));
+  EXPECT_THAT(streams.Cut({"test", nullptr, 0}, AllBytes(), 4, 5), HasSubstr("characters=0"));
+  EXPECT_THAT(streams.Cut(Split(text), AllBytes(), 0, 5),
+              HasSubstr("Received: batch=0, sequence=5"));
   const std::string two = "ab";
   EXPECT_EQ(streams.Cut(Split(two), AllBytes(), 1, std::numeric_limits<int64_t>::max()), "");
   EXPECT_EQ(streams.chunks(), 1);

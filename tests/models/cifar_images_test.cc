@@ -11,17 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/cifar_files.h"
 
 namespace late_phase {
 namespace {
 
-constexpr int64_t kImage = 3072;
+using ::testing::HasSubstr;
 
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+constexpr int64_t kImage = 3072;
 
 std::vector<NamedBytes> SmallCifar10() { return CifarFiles(CifarSet::kCifar10, 3, 4, 10, 1); }
 std::vector<NamedBytes> SmallCifar100() { return CifarFiles(CifarSet::kCifar100, 150, 4, 100, 2); }
@@ -160,15 +159,12 @@ TEST(CifarImagesTest, FineLabelsAreUsed) {
 
   WriteFiles(folder.path(), {{"test.bin", "\x05\x64" + image}});
   const std::string complaint = ReadCifar(CifarSet::kCifar100, folder.path(), &images);
-  EXPECT_TRUE(Contains(
-      complaint, "record 0 of " + folder / "test.bin" + " has label 100 instead of one below 100"))
-      << complaint;
-  EXPECT_TRUE(Contains(complaint, "CIFAR-100, train.bin, test.bin, in the folder cifar-100-binary"))
-      << complaint;
-  EXPECT_TRUE(Contains(complaint,
-                       "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz (md5 "
-                       "03b5dce01913d631647c71ecec9e9cb8)"))
-      << complaint;
+  EXPECT_THAT(complaint, HasSubstr("record 0 of " + folder / "test.bin" +
+                                   " has label 100 instead of one below 100"));
+  EXPECT_THAT(complaint,
+              HasSubstr("CIFAR-100, train.bin, test.bin, in the folder cifar-100-binary"));
+  EXPECT_THAT(complaint, HasSubstr("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz (md5 "
+                                   "03b5dce01913d631647c71ecec9e9cb8)"));
 }
 
 TEST(CifarImagesTest, MissingPathsAreNamed) {
@@ -194,8 +190,8 @@ TEST(CifarImagesTest, MissingFilesAreListed) {
   EXPECT_EQ(Complaint(folder.path()), folder / "cifar-10-batches-bin" + lacks);
   EXPECT_EQ(ArchiveComplaint(folder, Tar(files)), folder / "a.tar.gz" + lacks);
   // The other set's.
-  EXPECT_TRUE(
-      Contains(ArchiveComplaint(folder, Tar(SmallCifar100())), "lacks data_batch_1.bin, data_"));
+  EXPECT_THAT(ArchiveComplaint(folder, Tar(SmallCifar100())),
+              HasSubstr("lacks data_batch_1.bin, data_"));
 }
 
 TEST(CifarImagesTest, WrongSizesAreRefused) {
@@ -310,8 +306,8 @@ TEST(CifarImagesTest, HostileArchivesAreRefused) {
   const TestFolder folder;
   const std::string end(1024, '\0');
   // Sizes that are not there: 8 GB, 2^62 and -1 bytes, the latter two in binary.
-  EXPECT_TRUE(Contains(ArchiveComplaint(folder, TarHeader("train/test_batch.bin", "77777777777")),
-                       "test_batch.bin in " + folder / "a.tar.gz has 8589934591 bytes instead"));
+  EXPECT_THAT(ArchiveComplaint(folder, TarHeader("train/test_batch.bin", "77777777777")),
+              HasSubstr("test_batch.bin in " + folder / "a.tar.gz has 8589934591 bytes instead"));
   const std::string huge("\x80\0\0\0\x40\0\0\0\0\0\0\0", 12), negative(12, '\xff');
   for (const std::string& size : {huge, negative}) {
     const std::string tar = TarHeader("data_batch_1.bin", size) + end;
@@ -321,9 +317,9 @@ TEST(CifarImagesTest, HostileArchivesAreRefused) {
   // Within the bound, but not there.
   EXPECT_NE(ArchiveComplaint(folder, TarHeader("data_batch_1.bin", "00000006001") + end), "");
   // A link is not followed.
-  EXPECT_TRUE(Contains(ArchiveComplaint(folder, TarHeader("data_batch_1.bin", "00000000000", '2') +
-                                                    Tar(SmallCifar100())),
-                       " lacks data_batch_1.bin"));
+  EXPECT_THAT(ArchiveComplaint(
+                  folder, TarHeader("data_batch_1.bin", "00000000000", '2') + Tar(SmallCifar100())),
+              HasSubstr(" lacks data_batch_1.bin"));
   std::vector<NamedBytes> twice = SmallCifar10();
   twice.push_back({"copy/data_batch_4.bin", twice[3].bytes});
   EXPECT_EQ(ArchiveComplaint(folder, Tar(twice)),

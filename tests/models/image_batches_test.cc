@@ -85,7 +85,7 @@ bool Same(const T* filled, const std::vector<double>& expected) {
 
 // Which crop of the image this is; must be one, and only one.
 template <typename T>
-Place PlaceOf(const LabelledImages& images, int64_t image, int64_t pad, const T* filled) {
+Place FindPlace(const LabelledImages& images, int64_t image, int64_t pad, const T* filled) {
   std::vector<Place> found;
   for (int64_t down = 0; down <= 2 * pad; ++down) {
     for (int64_t right = 0; right <= 2 * pad; ++right) {
@@ -100,7 +100,7 @@ Place PlaceOf(const LabelledImages& images, int64_t image, int64_t pad, const T*
 }
 
 template <typename T>
-Square SquareOf(const LabelledImages& images, int64_t image, int64_t cutout, const T* filled) {
+Square FindSquare(const LabelledImages& images, int64_t image, int64_t cutout, const T* filled) {
   std::vector<Square> found;
   for (int64_t y = 0; y < images.side; ++y) {
     for (int64_t x = 0; x < images.side; ++x) {
@@ -164,8 +164,8 @@ TYPED_TEST(ImageBatchesTest, VariationsAreThoseOfTheNaiveAugmentation) {
     ASSERT_EQ(cuts.labels, all.labels);
     for (size_t i = 0; i < all.labels.size(); ++i) {
       const int32_t image = all.labels[i];
-      const Place place = PlaceOf(images, image, kPad, &crops.pixels[i * kImage]);
-      const Square square = SquareOf(images, image, kCutout, &cuts.pixels[i * kImage]);
+      const Place place = FindPlace(images, image, kPad, &crops.pixels[i * kImage]);
+      const Square square = FindSquare(images, image, kCutout, &cuts.pixels[i * kImage]);
       ASSERT_TRUE(
           Same(&all.pixels[i * kImage], Naive(images, image, kPad, place, kCutout, square)));
       ++places[place];
@@ -183,8 +183,8 @@ TYPED_TEST(ImageBatchesTest, AtCifarsSize) {
   TrainingBatches cut(images, kStatistics, {0, false, 16}, 6, 1);
   const Minibatch<T> crops = Filled<T>(images, 0, &cropped), cuts = Filled<T>(images, 0, &cut);
   for (int64_t i = 0; i < 6; ++i) {
-    PlaceOf(images, crops.labels[i], 4, &crops.pixels[i * 3072]);
-    SquareOf(images, cuts.labels[i], 16, &cuts.pixels[i * 3072]);
+    FindPlace(images, crops.labels[i], 4, &crops.pixels[i * 3072]);
+    FindSquare(images, cuts.labels[i], 16, &cuts.pixels[i * 3072]);
   }
 }
 
@@ -197,7 +197,8 @@ TYPED_TEST(ImageBatchesTest, EachAugmentationCanBeLeftOut) {
     for (int64_t t = 0; t < 60; ++t) {
       const Minibatch<T> minibatch = Filled<T>(images, t, &batches);
       for (int64_t i = 0; i < 10; ++i) {
-        ++found[PlaceOf(images, minibatch.labels[i], augmentation.pad, &minibatch.pixels[i * 48])];
+        ++found[FindPlace(images, minibatch.labels[i], augmentation.pad,
+                          &minibatch.pixels[i * 48])];
       }
     }
     return found;
@@ -291,7 +292,7 @@ TEST(TrainingBatchesTest, RandomNumbersAreTheSameEverywhere) {
   EXPECT_EQ(minibatch.labels, (std::vector<int32_t>{2, 7, 1, 3, 0, 6, 5, 4}));
   std::vector<int64_t> places;
   for (int64_t i = 0; i < 3; ++i) {
-    const Place place = PlaceOf(images, minibatch.labels[i], 4, &minibatch.pixels[i * 243]);
+    const Place place = FindPlace(images, minibatch.labels[i], 4, &minibatch.pixels[i * 243]);
     places.insert(places.end(), {place.down, place.right, place.mirrored});
   }
   EXPECT_EQ(places, (std::vector<int64_t>{0, 5, 0, 6, 5, 0, 8, 1, 1}));
@@ -317,7 +318,7 @@ TEST(StatisticsTest, ComputedByHand) {
   images.side = 1;
   images.labels = {0, 0, 0, 0};
   images.pixels = {0, 0, 51, 255, 0, 51, 0, 0, 51, 255, 255, 51};
-  const ChannelStatistics statistics = StatisticsOf(images);
+  const ChannelStatistics statistics = ComputeStatistics(images);
   EXPECT_EQ(statistics.mean[0], 0.5);
   EXPECT_EQ(statistics.deviation[0], 0.5);
   EXPECT_EQ(statistics.mean[1], 0.25);
@@ -335,7 +336,7 @@ TEST(StatisticsTest, ComputedByHand) {
 
 TEST(StatisticsTest, MakeTheImagesStandard) {
   const LabelledImages images = NumberedImages(50, 8);
-  const ChannelStatistics statistics = StatisticsOf(images);
+  const ChannelStatistics statistics = ComputeStatistics(images);
   std::vector<double> pixels(images.pixels.size());
   std::vector<int32_t> labels(50);
   FillImages(images, statistics, 0, 50, pixels.data(), labels.data());

@@ -6,16 +6,21 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/images/networks/layer_weights.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/core/common_runtime/shape_refiner.h"
 #include "tensorflow/core/public/version.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::IsOk;
+using test_util::StatusIs;
+using ::testing::EndsWith;
 
 using tensorflow::Output;
 
@@ -39,8 +44,7 @@ TEST(ImageNetworkTest, SizesAreThePublishedOnes) {
       {"PyramidNet 272, CIFAR-10", {"pyramidnet", 272, 0, 10}, 26210842, 105432, 864},
   };
   for (const Network& network : networks) {
-    NetworkSize size;
-    ASSERT_EQ(SizeOf(network.options, &size), absl::OkStatus()) << network.what;
+    TF_ASSERT_OK_AND_ASSIGN(NetworkSize size, MeasureNetwork(network.options));
     EXPECT_EQ(size.parameters, network.parameters) << network.what;
     EXPECT_EQ(size.member_parameters,
               2 * network.batch_norm_channels + (network.features + 1) * network.options.classes)
@@ -52,8 +56,7 @@ TEST(ImageNetworkTest, SizesAreThePublishedOnes) {
 // the shortcut where there is one; then the last BatchNorm. Where the resolution is halved the
 // padded images are kept, too.
 TEST(ImageNetworkTest, WhatIsKeptForTheBackwardPassIsCounted) {
-  NetworkSize size;
-  ASSERT_EQ(SizeOf({"wrn", 10, 1, 10}, &size), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(NetworkSize size, MeasureNetwork({"wrn", 10, 1, 10}));
   EXPECT_EQ(size.kept, 1024 * (16 + 4 * 16) + (1024 * 16 + 256 * 4 * 32) +
                            (256 * 32 + 64 * 4 * 64) + 64 * 64 + 34 * 34 * 16 + 18 * 18 * 32);
 }
@@ -66,12 +69,12 @@ TEST(ImageNetworkTest, FactorsAreCounted) {
                 biases = 6 + 16 + 120 + 84 + 10;
   NetworkSize size;
   options.kernels = KernelForm::kRank1;
-  ASSERT_EQ(SizeOf(options, &size), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(size, MeasureNetwork(options));
   EXPECT_EQ(size.parameters, 62458 + factors);
   EXPECT_EQ(size.member_parameters, 2 * (6 + 16 + 120 + 84) + 85 * 10 + factors);
   options.kernels = KernelForm::kBatchEnsemble;
   options.ensemble = 4;
-  ASSERT_EQ(SizeOf(options, &size), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(size, MeasureNetwork(options));
   EXPECT_EQ(size.parameters, 62458 + 4 * (factors + head_factors) + 3 * biases);
 }
 
@@ -91,7 +94,7 @@ class NotedWeights : public LayerWeights {
     return tensorflow::ops::Placeholder(scope_, tensorflow::DT_FLOAT,
                                         tensorflow::ops::Placeholder::Shape(shape));
   }
-  Output MembersOf(Output) override { return Output(); }
+  Output ImageMembers(Output) override { return Output(); }
 
  private:
   const tensorflow::Scope& scope_;
@@ -109,7 +112,7 @@ TEST(ImageNetworkTest, HypernetworkGroupsAreThePublishedOnes) {
       tensorflow::ops::Placeholder(scope, tensorflow::DT_FLOAT,
                                    tensorflow::ops::Placeholder::Shape({2, 32, 32, 3})),
       &weights);
-  ASSERT_EQ(scope.status(), absl::OkStatus());
+  ASSERT_THAT(scope.status(), IsOk());
   std::map<std::string, std::string> expected = {{"hypernetwork/g0", "[10,3,3,3,16]"},
                                                  {"hypernetwork/g1", "[7,3,3,16,160]"},
                                                  {"hypernetwork/g2", "[14,3,3,80,160]"},
@@ -132,8 +135,7 @@ TEST(ImageNetworkTest, HypernetworkGroupsAreThePublishedOnes) {
     expected[name + "0/conv0/embedding"] = group == 0 ? "[7,1]" : "[14,1]";
   }
   EXPECT_EQ(weights.shapes, expected);
-  NetworkSize size;
-  ASSERT_EQ(SizeOf(options, &size), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(NetworkSize size, MeasureNetwork(options));
   // Hypernetworks, embeddings, BatchNorm, last layer.
   const int64_t embeddings = 10 + 7 + 7 * 28 + 2 * (14 + 7 * 28) + 3 * 7;
   EXPECT_EQ(size.parameters, 35844320 + embeddings + 2 * 8976 + 6410);
@@ -153,16 +155,16 @@ TEST(ImageNetworkTest, GeneratedKernelsHaveTheShapesOfPlainOnes) {
       NotedWeights weights(scope, options);
       const int before = scope.graph()->num_node_ids();
       BuildImageNetwork(scope, options, images, &weights);
-      ASSERT_EQ(scope.status(), absl::OkStatus());
+      ASSERT_THAT(scope.status(), IsOk());
       tensorflow::ShapeRefiner shapes(TF_GRAPH_DEF_VERSION, scope.graph()->op_registry());
       for (tensorflow::Node* node : scope.graph()->op_nodes()) {
-        ASSERT_EQ(shapes.AddNode(node), absl::OkStatus());
+        ASSERT_THAT(shapes.AddNode(node), IsOk());
       }
       for (int id = before; id < scope.graph()->num_node_ids(); ++id) {
         const tensorflow::Node* node = scope.graph()->FindNodeId(id);
         if (node == nullptr || node->type_string() != "Conv2D") continue;
         const tensorflow::Node* kernel = nullptr;
-        ASSERT_EQ(node->input_node(1, &kernel), absl::OkStatus());
+        ASSERT_THAT(node->input_node(1, &kernel), IsOk());
         auto* context = shapes.GetContext(kernel);
         kernels[hypernetwork].push_back(context->DebugString(context->output(0)));
       }
@@ -174,22 +176,20 @@ TEST(ImageNetworkTest, GeneratedKernelsHaveTheShapesOfPlainOnes) {
 
 TEST(ImageNetworkTest, WhatCannotBeBuiltIsAnError) {
   auto complaint = [](const ImageNetworkOptions& options) {
-    NetworkSize size;
-    const absl::Status status = SizeOf(options, &size);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    const absl::Status status = MeasureNetwork(options).status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument));
     return std::string(status.message());
   };
   for (const int64_t depth : {-2, 0, 4, 9, 12, 29}) {
-    EXPECT_TRUE(
-        absl::EndsWith(complaint({"wrn", depth, 1}), absl::StrCat("Received: depth=", depth)));
+    EXPECT_THAT(complaint({"wrn", depth, 1}), EndsWith(absl::StrCat("Received: depth=", depth)));
   }
   EXPECT_EQ(complaint({"vgg"}),
             "`network` must be wrn, convnet or pyramidnet. Received: network=vgg");
   EXPECT_EQ(complaint({"convnet", 0, 0, 10, 12}),
             "`side` must be at least 16, or no pixel is left. Received: side=12");
   for (const int64_t depth : {2, 10, 12, 28}) {
-    EXPECT_TRUE(
-        absl::EndsWith(complaint({"pyramidnet", depth}), absl::StrCat("Received: depth=", depth)));
+    EXPECT_THAT(complaint({"pyramidnet", depth}),
+                EndsWith(absl::StrCat("Received: depth=", depth)));
   }
   ImageNetworkOptions options{"wrn", 10, 1};
   options.dropout = 1;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/images/corrupted_images.h"
 #include "models/images/npy.h"
@@ -15,9 +16,7 @@
 namespace late_phase {
 namespace {
 
-testing::AssertionResult Says(const std::string& text, const std::string& part) {
-  return testing::IsSubstring("the part", "the text", part, text);
-}
+using ::testing::HasSubstr;
 
 TEST(ImageSetTest, ReadsPlanesAsPixels) {
   const TestFolder folder;
@@ -62,8 +61,8 @@ TEST(ImageSetTest, FindsTheTestImagesOfCifar) {
   EXPECT_EQ(name, "cifar10");
   EXPECT_EQ(images.count, 4);
   const std::string both = ReadImageSet(folder.path(), &images, &name);
-  EXPECT_TRUE(Says(both, "it holds both "));
-  EXPECT_TRUE(Says(both, "name one"));
+  EXPECT_THAT(both, HasSubstr("it holds both "));
+  EXPECT_THAT(both, HasSubstr("name one"));
 }
 
 TEST(ImageSetTest, WrongSizesAndPlacesAreNamed) {
@@ -78,15 +77,15 @@ TEST(ImageSetTest, WrongSizesAndPlacesAreNamed) {
   const auto complaint = [&](const std::string& path) {
     return ReadImageSet(folder / path, &images, &name);
   };
-  EXPECT_TRUE(Says(complaint("short.bin"),
-                   "short.bin has 3072 bytes instead of whole records of 3073 or, as in "
-                   "CIFAR-100, 3074 bytes"));
-  EXPECT_TRUE(Says(complaint("short.bin"), "`ood` must be"));
-  EXPECT_TRUE(Says(complaint("short.bin"), "Received: ood=" + folder.path()));
-  EXPECT_TRUE(Says(complaint("empty.bin"), "has 0 bytes"));
-  EXPECT_TRUE(Says(complaint("cifar-10-batches-bin"), "test_batch.bin has 3074 bytes"));
-  EXPECT_TRUE(Says(complaint("nothing"), "it holds neither test_batch.bin (CIFAR-10) nor"));
-  EXPECT_TRUE(Says(complaint("nowhere"), "No such file or directory"));
+  EXPECT_THAT(complaint("short.bin"),
+              HasSubstr("short.bin has 3072 bytes instead of whole records of 3073 or, as in "
+                        "CIFAR-100, 3074 bytes"));
+  EXPECT_THAT(complaint("short.bin"), HasSubstr("`ood` must be"));
+  EXPECT_THAT(complaint("short.bin"), HasSubstr("Received: ood=" + folder.path()));
+  EXPECT_THAT(complaint("empty.bin"), HasSubstr("has 0 bytes"));
+  EXPECT_THAT(complaint("cifar-10-batches-bin"), HasSubstr("test_batch.bin has 3074 bytes"));
+  EXPECT_THAT(complaint("nothing"), HasSubstr("it holds neither test_batch.bin (CIFAR-10) nor"));
+  EXPECT_THAT(complaint("nowhere"), HasSubstr("No such file or directory"));
   EXPECT_EQ(images.count, 7);
   EXPECT_EQ(name, "before");
 }
@@ -151,24 +150,24 @@ TEST(NpyTest, EveryDamageIsNamed) {
   const std::string place = folder / "a.npy";
   EXPECT_EQ(complaint(""), place + " does not begin as a .npy file does");
   EXPECT_EQ(complaint("PK\x03\x04 and more"), place + " does not begin as a .npy file does");
-  EXPECT_TRUE(Says(complaint(Npy("|u1", "(1,)", "a", "False", 9)), "version 9"));
+  EXPECT_THAT(complaint(Npy("|u1", "(1,)", "a", "False", 9)), HasSubstr("version 9"));
   EXPECT_EQ(complaint(good.substr(0, 9)), place + " ends within its header");
   EXPECT_EQ(complaint(good.substr(0, 40)), place + " ends within its header");
-  EXPECT_TRUE(Says(complaint(Npy("|u1", "(3, 2)", "abcde")), "bytes instead of "));
-  EXPECT_TRUE(Says(complaint(Npy("|u1", "(3, 2)", "abcdefg")), "those of |u1[3,2]"));
-  EXPECT_TRUE(
-      Says(complaint(Npy("<f4", "(1,)", "abcd")), "elements of type '<f4' instead of integers"));
-  EXPECT_TRUE(Says(complaint(Npy(">i4", "(1,)", "abcd")), "'>i4'"));
-  EXPECT_TRUE(Says(complaint(Npy("|u1", "(3, 2)", "abcdef", "True")), "Fortran's order"));
-  EXPECT_TRUE(Says(complaint(Npy("|u1", "()", "a")), "the shape () instead of"));
-  EXPECT_TRUE(Says(complaint(Npy("|u1", "(-1, 2)", "ab")), "the shape (-1, 2)"));
-  EXPECT_TRUE(Says(complaint(Npy("|u1", "(99999999999, 99999999999)", "ab")), "the shape"));
-  EXPECT_TRUE(Says(complaint(Npy("|u1", "6", "abcdef")), "the shape 6"));
+  EXPECT_THAT(complaint(Npy("|u1", "(3, 2)", "abcde")), HasSubstr("bytes instead of "));
+  EXPECT_THAT(complaint(Npy("|u1", "(3, 2)", "abcdefg")), HasSubstr("those of |u1[3,2]"));
+  EXPECT_THAT(complaint(Npy("<f4", "(1,)", "abcd")),
+              HasSubstr("elements of type '<f4' instead of integers"));
+  EXPECT_THAT(complaint(Npy(">i4", "(1,)", "abcd")), HasSubstr("'>i4'"));
+  EXPECT_THAT(complaint(Npy("|u1", "(3, 2)", "abcdef", "True")), HasSubstr("Fortran's order"));
+  EXPECT_THAT(complaint(Npy("|u1", "()", "a")), HasSubstr("the shape () instead of"));
+  EXPECT_THAT(complaint(Npy("|u1", "(-1, 2)", "ab")), HasSubstr("the shape (-1, 2)"));
+  EXPECT_THAT(complaint(Npy("|u1", "(99999999999, 99999999999)", "ab")), HasSubstr("the shape"));
+  EXPECT_THAT(complaint(Npy("|u1", "6", "abcdef")), HasSubstr("the shape 6"));
   std::string nameless = good;
   nameless.replace(nameless.find("shape"), 5, "shade");
-  EXPECT_TRUE(Says(complaint(nameless), "without descr, fortran_order and shape"));
-  EXPECT_TRUE(Says(NpyFile().Open(folder / "none.npy"), "No such file"));
-  EXPECT_TRUE(Says(NpyFile().Open(folder.path()), "is a folder"));
+  EXPECT_THAT(complaint(nameless), HasSubstr("without descr, fortran_order and shape"));
+  EXPECT_THAT(NpyFile().Open(folder / "none.npy"), HasSubstr("No such file"));
+  EXPECT_THAT(NpyFile().Open(folder.path()), HasSubstr("is a folder"));
 }
 
 // Two images per severity: all pixels of corruption c, severity s are 16 c + s.
@@ -203,17 +202,18 @@ TEST(CorruptedImagesTest, ReadsSeveritiesInTheirOrder) {
 TEST(CorruptedImagesTest, WhatIsWrongIsNamed) {
   const TestFolder folder;
   CorruptedImages corrupted;
-  EXPECT_TRUE(Says(corrupted.Open(folder.path(), 10), "labels.npy: No such file"));
+  EXPECT_THAT(corrupted.Open(folder.path(), 10), HasSubstr("labels.npy: No such file"));
   WriteCorruptions(folder.path());
-  EXPECT_TRUE(Says(corrupted.Open(folder.path(), 3), "has label 3 instead of one below 3"));
+  EXPECT_THAT(corrupted.Open(folder.path(), 3), HasSubstr("has label 3 instead of one below 3"));
   WriteBytes(folder / "snow.npy", Npy("|u1", "(10, 3, 32, 32)", std::string(10 * 3072, 'x')));
-  EXPECT_TRUE(Says(corrupted.Open(folder.path(), 10),
-                   "snow.npy is |u1[10,3,32,32] instead of |u1[10,32,32,3]"));
-  EXPECT_TRUE(Says(corrupted.Open(folder.path(), 10), "`corrupt` must be"));
+  EXPECT_THAT(corrupted.Open(folder.path(), 10),
+              HasSubstr("snow.npy is |u1[10,3,32,32] instead of |u1[10,32,32,3]"));
+  EXPECT_THAT(corrupted.Open(folder.path(), 10), HasSubstr("`corrupt` must be"));
   std::filesystem::remove(folder / "snow.npy");
-  EXPECT_TRUE(Says(corrupted.Open(folder.path(), 10), "snow.npy: No such file"));
+  EXPECT_THAT(corrupted.Open(folder.path(), 10), HasSubstr("snow.npy: No such file"));
   WriteBytes(folder / "labels.npy", Npy("|u1", "(9,)", std::string(9, '\1')));
-  EXPECT_TRUE(Says(corrupted.Open(folder.path(), 10), "labels.npy is |u1[9] instead of [5·n]"));
+  EXPECT_THAT(corrupted.Open(folder.path(), 10),
+              HasSubstr("labels.npy is |u1[9] instead of [5·n]"));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/images/cifar.h"
 #include "ops/add_node.h"
@@ -17,9 +17,16 @@
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
 #include "tests/support/graph_runner.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::ExpectValue;
+using test_util::IsOk;
+using test_util::StatusIs;
+using ::testing::_;
+using ::testing::HasSubstr;
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
@@ -37,9 +44,8 @@ CifarData MakeData() {
     images.pixels.push_back(static_cast<uint8_t>(i * 2654435761 >> 13));
   }
   for (int64_t i = 0; i < kImages; ++i) images.labels.push_back(static_cast<uint8_t>(i % 10));
-  CifarData data;
-  data.Divide(std::make_shared<CifarImages>(CifarImages{10, images, images}), 0, 0, 0);
-  return data;
+  return test_util::ExpectValue(
+      CifarData::Divide(std::make_shared<CifarImages>(CifarImages{10, images, images}), 0, 0, 0));
 }
 
 CifarOptions Options() {
@@ -58,21 +64,16 @@ class McDropoutTest : public ::testing::Test {
  protected:
   // A network after two minibatches, so that no weight is where it started.
   void Train(const CifarOptions& options) {
-    ASSERT_EQ(Cifar::Create(options, &data_, &task_), absl::OkStatus());
-    ASSERT_EQ(task_->MakeRun(test_util::kGraphThreads, &run_), absl::OkStatus());
-    ASSERT_EQ(run_->Initialize(), absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(task_, Cifar::Create(options, &data_));
+    TF_ASSERT_OK_AND_ASSIGN(run_, task_->MakeRun(test_util::kGraphThreads));
+    ASSERT_THAT(run_->Initialize(), IsOk());
     for (int64_t t = 0; t < 2; ++t) {
-      late_phase::Run::Feeds feeds;
-      ASSERT_EQ(task_->Batch(t, &feeds), absl::OkStatus());
-      ASSERT_EQ(run_->Step(feeds), absl::OkStatus());
+      TF_ASSERT_OK_AND_ASSIGN(const late_phase::Run::Feeds feeds, task_->Batch(t));
+      ASSERT_THAT(run_->Step(feeds), IsOk());
     }
   }
   std::vector<double> Predict(int64_t sample) {
-    std::vector<double> probabilities;
-    EXPECT_EQ(
-        task_->Predict(run_.get(), data_.test, {WeightSet::kCollapsed, 0, sample}, &probabilities),
-        absl::OkStatus());
-    return probabilities;
+    return ExpectValue(task_->Predict(run_.get(), data_.test, {WeightSet::kCollapsed, 0, sample}));
   }
 
   const CifarData data_ = MakeData();
@@ -136,8 +137,7 @@ std::vector<double> Reference(const CheckpointState& state, const CifarData& dat
     }
     x = tf_ops::Add(scope, tf_ops::MatMul(scope, x, row("head/kernel")), row("head/bias"));
     std::vector<Tensor> results;
-    EXPECT_EQ(test_util::RunGraph(scope, {}, {tf_ops::Softmax(scope, x)}, &results),
-              absl::OkStatus());
+    EXPECT_THAT(test_util::RunGraph(scope, {}, {tf_ops::Softmax(scope, x)}, &results), IsOk());
     const std::vector<double> values = test_util::Values<double>(results.at(0));
     probabilities.insert(probabilities.end(), values.begin(), values.end());
   }
@@ -156,9 +156,8 @@ double Difference(const std::vector<double>& one, const std::vector<double>& oth
 TEST_F(McDropoutTest, ASampleIsAForwardPassWithItsMasks) {
   ASSERT_NO_FATAL_FAILURE(Train(Options()));
   const std::string folder = ::testing::TempDir() + "/mc_dropout";
-  ASSERT_EQ(run_->Save(folder), absl::OkStatus());
-  CheckpointState state;
-  ASSERT_EQ(ReadCheckpoint(*LatestCheckpoint(folder), &state), absl::OkStatus());
+  ASSERT_THAT(run_->Save(folder), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(CheckpointState state, ReadCheckpoint(*LatestCheckpoint(folder)));
   for (const int64_t sample : {-1, 0, 5}) {
     EXPECT_LT(Difference(Predict(sample), Reference(state, data_, sample)), 1e-10) << sample;
   }
@@ -172,16 +171,12 @@ TEST_F(McDropoutTest, WhatCannotBeSampledIsRefused) {
   CifarOptions options = Options();
   options.dropout = 0;
   ASSERT_NO_FATAL_FAILURE(Train(options));
-  std::vector<double> probabilities;
-  absl::Status status =
-      task_->Predict(run_.get(), data_.test, {WeightSet::kCollapsed, 0, 0}, &probabilities);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(absl::StrContains(status.message(), "no dropout"));
+  EXPECT_THAT(task_->Predict(run_.get(), data_.test, {WeightSet::kCollapsed, 0, 0}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no dropout")));
   ASSERT_NO_FATAL_FAILURE(Train(Options()));
-  status = task_->Predict(run_.get(), data_.test, {WeightSet::kCollapsed, 0, int64_t{1} << 20},
-                          &probabilities);
-  EXPECT_EQ(status.message(),
-            "`dropout_sample` must be less than 1048576. Received: dropout_sample=1048576");
+  EXPECT_THAT(
+      task_->Predict(run_.get(), data_.test, {WeightSet::kCollapsed, 0, int64_t{1} << 20}),
+      StatusIs(_, "`dropout_sample` must be less than 1048576. Received: dropout_sample=1048576"));
 }
 
 }  // namespace

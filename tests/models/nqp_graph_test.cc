@@ -8,9 +8,12 @@
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::IsOk;
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
@@ -41,10 +44,9 @@ void ExpectSameAsGraph(int64_t K, double lr) {
   const auto square = tf_ops::Square(scope, tf_ops::Add(scope, shift, noise));
   const auto loss =
       tf_ops::Mul(scope, tf_ops::Sum(scope, tf_ops::Mul(scope, square, Vector(problem.h)), 0), 0.5);
-  ASSERT_EQ(graph.Minimize(loss, UpdateRule::Sgd(lr), UpdateRule::Sgd(lr)), absl::OkStatus());
-  std::unique_ptr<Run> run;
-  ASSERT_EQ(Run::Create(graph, /*threads=*/1, {}, &run), absl::OkStatus());
-  ASSERT_EQ(run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(graph.Minimize(loss, UpdateRule::Sgd(lr), UpdateRule::Sgd(lr)), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Run> run, Run::Create(graph, /*threads=*/1));
+  ASSERT_THAT(run->Initialize(), IsOk());
 
   NqpNoise draws(stream, K, problem.n);
   while (run->step() + K <= 1000) {
@@ -53,13 +55,13 @@ void ExpectSameAsGraph(int64_t K, double lr) {
       for (int64_t i = 0; i < problem.n; ++i) {
         epsilon[i] = draws.Row(k)[i] * problem.noise[i] / problem.h[i];
       }
-      ASSERT_EQ(run->Step({{"noise", Vector(epsilon)}}), absl::OkStatus());
+      ASSERT_THAT(run->Step({{"noise", Vector(epsilon)}}), IsOk());
     }
     draws.Advance();
     simulation.Cycle();
   }
-  std::vector<Tensor> state;
-  ASSERT_EQ(run->Fetch({}, {theta.name(), graph.saved()[2].read}, &state), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(std::vector<Tensor> state,
+                          run->Fetch({}, {theta.name(), graph.saved()[2].read}));
   ASSERT_EQ(graph.saved()[2].name, "phi");
   for (int64_t i = 0; i < problem.n; ++i) {
     EXPECT_NEAR(state[0].flat<double>()(i), simulation.theta()[i], 1e-12) << "theta " << i;

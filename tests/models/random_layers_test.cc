@@ -14,9 +14,12 @@
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tests/support/graph_runner.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::IsOk;
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
@@ -35,7 +38,7 @@ class Draws : public LayerWeights {
   Output Weight(Part, const std::string&, const tensorflow::TensorShape&, const Initial&) override {
     return Output();
   }
-  Output MembersOf(Output) override { return Output(); }
+  Output ImageMembers(Output) override { return Output(); }
 };
 
 Output NoisePlaceholder(const Scope& scope) {
@@ -48,7 +51,7 @@ std::vector<double> Fetch(const Scope& scope, Output what, int64_t seed, int64_t
   const absl::Status status =
       RunGraph(scope, {{"noise", MakeTensor<int64_t>({2}, std::vector<int64_t>{seed, t})}}, {what},
                &results);
-  EXPECT_EQ(status, absl::OkStatus());
+  EXPECT_THAT(status, IsOk());
   return status.ok() ? test_util::Values<double>(results[0]) : std::vector<double>();
 }
 
@@ -96,15 +99,15 @@ TEST(DropoutTest, TheMeanOverSamplesOfALinearNetworkIsTheDeterministicOne) {
   EXPECT_DOUBLE_EQ(expected, 2 * (1 - 0.5 - 3) - (0.5 - 4 + 3));
   // All samples in one session.
   tensorflow::GraphDef graph;
-  ASSERT_EQ(scope.ToGraphDef(&graph), absl::OkStatus());
+  ASSERT_THAT(scope.ToGraphDef(&graph), IsOk());
   std::unique_ptr<tensorflow::Session> session(tensorflow::NewSession({}));
-  ASSERT_EQ(session->Create(graph), absl::OkStatus());
+  ASSERT_THAT(session->Create(graph), IsOk());
   double sum = 0, squares = 0;
   for (int64_t s = 0; s < kSamples; ++s) {
     std::vector<Tensor> results;
-    ASSERT_EQ(session->Run({{"noise", MakeTensor<int64_t>({2}, std::vector<int64_t>{-1, s})}},
-                           {sampled.name()}, {}, &results),
-              absl::OkStatus());
+    ASSERT_THAT(session->Run({{"noise", MakeTensor<int64_t>({2}, std::vector<int64_t>{-1, s})}},
+                             {sampled.name()}, {}, &results),
+                IsOk());
     const double y = results[0].flat<double>()(0);
     sum += y;
     squares += y * y;
@@ -126,15 +129,15 @@ TEST(ShakeDropTest, ForwardAndBackwardHaveFactorsOfTheirOwn) {
   const Output x = tf_ops::Const(scope, Tensor(MakeTensor<double>({kImages, 2, 3, 4}, numbers)));
   const Output y = ShakeDrop(scope, x, kDeath, &draws);
   std::vector<Output> gradients;
-  ASSERT_EQ(tensorflow::AddSymbolicGradients(scope, {y}, {x}, &gradients), absl::OkStatus());
+  ASSERT_THAT(tensorflow::AddSymbolicGradients(scope, {y}, {x}, &gradients), IsOk());
   constexpr int kSteps = 100;
   int died = 0;
   double alpha_sum = 0, beta_sum = 0, alpha_least = 1, beta_least = 1;
   for (int64_t t = 0; t < kSteps; ++t) {
     std::vector<Tensor> results;
-    ASSERT_EQ(RunGraph(scope, {{"noise", MakeTensor<int64_t>({2}, std::vector<int64_t>{5, t})}},
-                       {y, gradients[0]}, &results),
-              absl::OkStatus());
+    ASSERT_THAT(RunGraph(scope, {{"noise", MakeTensor<int64_t>({2}, std::vector<int64_t>{5, t})}},
+                         {y, gradients[0]}, &results),
+                IsOk());
     const std::vector<double> values = test_util::Values<double>(results[0]),
                               backward = test_util::Values<double>(results[1]);
     const bool lives = values == numbers;

@@ -5,14 +5,21 @@
 #include <filesystem>
 
 #include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/training/run_folder.h"
 #include "optimizers/checkpoint.h"
 #include "optimizers/disk.h"
 #include "tests/support/failing_disk.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::IsOk;
+using test_util::StatusIs;
+using ::testing::_;
+using ::testing::StartsWith;
 
 namespace fs = std::filesystem;
 using test_util::fsync_error;
@@ -37,7 +44,7 @@ class RunFilesTest : public ::testing::Test {
   }
   ~RunFilesTest() override { fsync_error = nullptr; }
 
-  static std::string TextOf(const std::string& path) {
+  static std::string ReadText(const std::string& path) {
     std::string text;
     EXPECT_EQ(ReadWholeFile(path, &text), std::error_code()) << path;
     return text;
@@ -48,24 +55,23 @@ class RunFilesTest : public ::testing::Test {
 };
 
 TEST_F(RunFilesTest, AResumedRunKeepsTheLinesOfItsSteps) {
-  std::unique_ptr<RunFolder> folder;
-  ASSERT_EQ(RunFolder::Open(run_, 20, &folder), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<RunFolder> folder, RunFolder::Open(run_, 20));
   EXPECT_EQ(folder->earlier_seconds(), 3);
-  EXPECT_EQ(TextOf(metrics_), std::string(kLines).substr(
-                                  0, std::string(kLines).find("{\"kind\":\"train\",\"step\":30")));
+  EXPECT_EQ(
+      ReadText(metrics_),
+      std::string(kLines).substr(0, std::string(kLines).find("{\"kind\":\"train\",\"step\":30")));
   // One that has just begun has none.
-  ASSERT_EQ(RunFolder::Open((folder_ / "new").string(), 0, &folder), absl::OkStatus());
-  EXPECT_EQ(TextOf((folder_ / "new/metrics.jsonl").string()), "");
+  TF_ASSERT_OK_AND_ASSIGN(folder, RunFolder::Open((folder_ / "new").string(), 0));
+  EXPECT_EQ(ReadText((folder_ / "new/metrics.jsonl").string()), "");
 }
 
 TEST_F(RunFilesTest, LinesWithoutNumbersAreDropped) {
   ASSERT_EQ(
       ReplaceFile(metrics_, "{\"step\":\"ten\"}\n[10]\nnull\n{\"step\":10,\"seconds\":null}\n"),
       std::error_code());
-  std::unique_ptr<RunFolder> folder;
-  ASSERT_EQ(RunFolder::Open(run_, 20, &folder), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<RunFolder> folder, RunFolder::Open(run_, 20));
   EXPECT_EQ(folder->earlier_seconds(), 0);
-  EXPECT_EQ(TextOf(metrics_), "{\"step\":10,\"seconds\":null}\n");
+  EXPECT_EQ(ReadText(metrics_), "{\"step\":10,\"seconds\":null}\n");
 }
 
 // A folder in its place, a link in a circle, and a file whose first byte cannot be read.
@@ -80,17 +86,15 @@ TEST_F(RunFilesTest, MetricsThatCannotBeReadStayAsTheyAre) {
     SCOPED_TRACE(target);
     fs::remove(metrics_);
     fs::create_symlink(target, metrics_);
-    std::unique_ptr<RunFolder> folder;
-    EXPECT_EQ(RunFolder::Open(run_, 20, &folder).message(),
-              "cannot read " + metrics_ + ": " + reason);
+    EXPECT_THAT(RunFolder::Open(run_, 20), StatusIs(_, "cannot read " + metrics_ + ": " + reason));
     EXPECT_EQ(fs::read_symlink(metrics_), target);
     // Nor is another run's file replaced by them.
     const std::string other = (folder_ / "other").string();
     fs::create_directory(other);
     ASSERT_EQ(ReplaceFile(other + "/metrics.jsonl", kLines), std::error_code());
-    EXPECT_EQ(RunFolder::CopyMetrics(run_, other, 20).message(),
-              "cannot read " + metrics_ + ": " + reason);
-    EXPECT_EQ(TextOf(other + "/metrics.jsonl"), kLines);
+    EXPECT_THAT(RunFolder::CopyMetrics(run_, other, 20),
+                StatusIs(_, "cannot read " + metrics_ + ": " + reason));
+    EXPECT_EQ(ReadText(other + "/metrics.jsonl"), kLines);
   }
 }
 
@@ -98,10 +102,9 @@ TEST_F(RunFilesTest, MetricsStayIfTheDiskDoesNotConfirmTheNewOnes) {
   fsync_error = [](const std::string& path) {
     return absl::StrContains(path, "metrics") ? EIO : 0;
   };
-  std::unique_ptr<RunFolder> folder;
-  EXPECT_EQ(RunFolder::Open(run_, 20, &folder).message(),
-            "cannot write " + metrics_ + ": Input/output error");
-  EXPECT_EQ(TextOf(metrics_), kLines);
+  EXPECT_THAT(RunFolder::Open(run_, 20),
+              StatusIs(_, "cannot write " + metrics_ + ": Input/output error"));
+  EXPECT_EQ(ReadText(metrics_), kLines);
 }
 
 CheckpointState AtStep(int64_t step) {
@@ -113,7 +116,7 @@ CheckpointState AtStep(int64_t step) {
 // Wherever the disk fails, the checkpoint before is there, whole, and the next attempt succeeds.
 TEST_F(RunFilesTest, ACheckpointThatIsNotOnTheDiskIsAnErrorAndTheOneBeforeStays) {
   const std::string dir = (folder_ / "checkpoint").string();
-  ASSERT_EQ(WriteCheckpoint(dir, AtStep(1)), absl::OkStatus());
+  ASSERT_THAT(WriteCheckpoint(dir, AtStep(1)), IsOk());
   for (const auto& [failing, message] : std::initializer_list<std::pair<std::string, std::string>>{
            {dir + "/.incomplete/state.index", "cannot write " + dir + "/.incomplete"},
            {dir + "/.incomplete/state.data-00000-of-00001", "cannot write " + dir + "/.incomplete"},
@@ -125,16 +128,15 @@ TEST_F(RunFilesTest, ACheckpointThatIsNotOnTheDiskIsAnErrorAndTheOneBeforeStays)
       asked = asked || path == failing;
       return path == failing ? EIO : 0;
     };
-    EXPECT_EQ(WriteCheckpoint(dir, AtStep(2)).message(), message + ": Input/output error");
+    EXPECT_THAT(WriteCheckpoint(dir, AtStep(2)), StatusIs(_, message + ": Input/output error"));
     EXPECT_TRUE(asked);
-    CheckpointState state;
-    ASSERT_EQ(ReadCheckpoint(dir + "/step-000000000001", &state), absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(CheckpointState state, ReadCheckpoint(dir + "/step-000000000001"));
     EXPECT_EQ(state.variables.at("weight").flat<double>()(2), 1);
     // Only the rename is before the folder's sync.
     EXPECT_EQ(fs::exists(dir + "/step-000000000002"), failing == dir);
   }
   fsync_error = nullptr;
-  ASSERT_EQ(WriteCheckpoint(dir, AtStep(3)), absl::OkStatus());
+  ASSERT_THAT(WriteCheckpoint(dir, AtStep(3)), IsOk());
   std::vector<std::string> entries;
   ASSERT_EQ(ListFolder(dir, &entries), std::error_code());
   EXPECT_EQ(entries, std::vector<std::string>{dir + "/step-000000000003"});
@@ -144,8 +146,9 @@ TEST_F(RunFilesTest, AFolderThatCannotBeLookedIntoIsAnErrorNotAnException) {
   const fs::path circle = folder_ / "circle";
   fs::create_symlink(circle, circle);
   const std::string dir = (circle / "checkpoint").string();
-  EXPECT_EQ(WriteCheckpoint(dir, AtStep(1)).message(),
-            "cannot look for " + dir + "/step-000000000001: Too many levels of symbolic links");
+  EXPECT_THAT(WriteCheckpoint(dir, AtStep(1)),
+              StatusIs(_, "cannot look for " + dir +
+                              "/step-000000000001: Too many levels of symbolic links"));
   EXPECT_EQ(LatestCheckpoint(dir), std::nullopt);
 }
 
@@ -153,7 +156,7 @@ TEST_F(RunFilesTest, SettingsOfACheckpointMustAgreeInEveryDigit) {
   CheckpointState saved = AtStep(1);
   saved.settings = {
       {"members", "1234567"}, {"sigma", "0.35"}, {"base", "sgd lr=0.3333333333333333"}};
-  EXPECT_EQ(SameSettings(saved, saved.settings), absl::OkStatus());
+  EXPECT_THAT(SameSettings(saved, saved.settings), IsOk());
   auto with = [&](size_t place, const char* value) {
     Settings wanted = saved.settings;
     wanted[place].second = value;
@@ -179,15 +182,15 @@ TEST_F(RunFilesTest, SettingsOfACheckpointMustAgreeInEveryDigit) {
 TEST_F(RunFilesTest, AFormatIsReadBackAndANewerOneRefused) {
   const std::string dir = (folder_ / "checkpoint").string();
   CheckpointState newer = AtStep(1), read;
-  ASSERT_EQ(WriteCheckpoint(dir, newer), absl::OkStatus());
-  ASSERT_EQ(ReadCheckpoint(*LatestCheckpoint(dir), &read), absl::OkStatus());
+  ASSERT_THAT(WriteCheckpoint(dir, newer), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(read, ReadCheckpoint(*LatestCheckpoint(dir)));
   EXPECT_EQ(read.format, kCheckpointFormat);
   EXPECT_EQ(read.variables.size(), 1u);
   newer.step = 2;
   newer.format = kCheckpointFormat + 1;
-  ASSERT_EQ(WriteCheckpoint(dir, newer), absl::OkStatus());
-  EXPECT_TRUE(absl::StartsWith(ReadCheckpoint(*LatestCheckpoint(dir), &read).message(),
-                               "the checkpoint's format must be at most 1"));
+  ASSERT_THAT(WriteCheckpoint(dir, newer), IsOk());
+  EXPECT_THAT(ReadCheckpoint(*LatestCheckpoint(dir)),
+              StatusIs(_, StartsWith("the checkpoint's format must be at most 1")));
 }
 
 }  // namespace

@@ -10,9 +10,14 @@
 #include "models/images/cifar.h"
 #include "optimizers/tensors.h"
 #include "tests/support/cifar_files.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::ExpectValue;
+using test_util::IsOk;
+using test_util::StatusIs;
 
 // Three members, after some steps, in double precision.
 class TrialWeightsTest : public testing::Test {
@@ -22,7 +27,7 @@ class TrialWeightsTest : public testing::Test {
     WriteFiles(folder.path(), CifarFiles(CifarSet::kCifar10, 8, 12, 10, 3));
     auto images = std::make_shared<CifarImages>();
     ASSERT_EQ(ReadCifar(CifarSet::kCifar10, folder.path(), images.get()), "");
-    ASSERT_EQ(data_.Divide(std::move(images), 0, 0, 0), "");
+    TF_ASSERT_OK_AND_ASSIGN(data_, CifarData::Divide(std::move(images), 0, 0, 0));
     CifarOptions options;
     options.network = "convnet";
     options.dtype = "float64";
@@ -33,21 +38,17 @@ class TrialWeightsTest : public testing::Test {
     options.swa_start = -1;
     options.learning_rate = 0.05;
     options.reestimate = reestimate;
-    ASSERT_EQ(Cifar::Create(options, &data_, &task_), absl::OkStatus());
-    ASSERT_EQ(task_->MakeRun(2, &run_), absl::OkStatus());
-    ASSERT_EQ(run_->Initialize(), absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(task_, Cifar::Create(options, &data_));
+    TF_ASSERT_OK_AND_ASSIGN(run_, task_->MakeRun(2));
+    ASSERT_THAT(run_->Initialize(), IsOk());
     for (int64_t t = 0; t < 7; ++t) {
-      late_phase::Run::Feeds feeds;
-      ASSERT_EQ(task_->Batch(t, &feeds), absl::OkStatus());
-      ASSERT_EQ(run_->Step(feeds), absl::OkStatus());
+      TF_ASSERT_OK_AND_ASSIGN(const late_phase::Run::Feeds feeds, task_->Batch(t));
+      ASSERT_THAT(run_->Step(feeds), IsOk());
     }
   }
 
   std::vector<double> Predict(WeightSet set, int32_t member = 0) {
-    std::vector<double> probabilities;
-    EXPECT_EQ(task_->Predict(run_.get(), data_.test, {set, member}, &probabilities),
-              absl::OkStatus());
-    return probabilities;
+    return ExpectValue(task_->Predict(run_.get(), data_.test, {set, member}));
   }
 
   static double Difference(const std::vector<double>& one, const std::vector<double>& other) {
@@ -67,15 +68,15 @@ TEST_F(TrialWeightsTest, CollapsedWeightsPredictAsTheCollapsedNetwork) {
     const std::vector<double> collapsed = Predict(WeightSet::kCollapsed),
                               member = Predict(WeightSet::kCurrent, 0);
     ASSERT_GT(Difference(collapsed, member), 1e-4);
-    TrialWeights::Plain plain;
     TrialWeights* trial = task_->trial_weights();
-    ASSERT_EQ(trial->Read(run_.get(), WeightSet::kCollapsed, &plain), absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain,
+                            trial->Read(run_.get(), WeightSet::kCollapsed));
     EXPECT_EQ(trial->trained().size(), 18);  // 4 layers with kernel, bias, scale, offset; the head
     EXPECT_EQ(plain.size(), 18 + 8);
-    ASSERT_EQ(trial->Assign(run_.get(), plain), absl::OkStatus());
+    ASSERT_THAT(trial->Assign(run_.get(), plain), IsOk());
     EXPECT_LT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-12) << reestimate;
     // What was there is back, bit for bit.
-    ASSERT_EQ(trial->Restore(run_.get()), absl::OkStatus());
+    ASSERT_THAT(trial->Restore(run_.get()), IsOk());
     EXPECT_EQ(Predict(WeightSet::kCurrent, 0), member);
     EXPECT_EQ(Predict(WeightSet::kCollapsed), collapsed);
   }
@@ -87,17 +88,18 @@ TEST_F(TrialWeightsTest, StatisticsAreEstimatedForWhatIsAssigned) {
   Train(/*reestimate=*/true);
   const std::vector<double> collapsed = Predict(WeightSet::kCollapsed);
   TrialWeights* trial = task_->trial_weights();
-  TrialWeights::Plain plain, weights;
-  ASSERT_EQ(trial->Read(run_.get(), WeightSet::kCollapsed, &plain), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain,
+                          trial->Read(run_.get(), WeightSet::kCollapsed));
+  TrialWeights::Plain weights;
   for (const std::string& name : trial->trained()) weights[name] = plain.at(name);
-  ASSERT_EQ(trial->Assign(run_.get(), weights), absl::OkStatus());
+  ASSERT_THAT(trial->Assign(run_.get(), weights), IsOk());
   EXPECT_GT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-4);  // a member's statistics
-  TrialWeights::Plain statistics;
-  ASSERT_EQ(task_->EstimateTrialStatistics(run_.get(), &statistics), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain statistics,
+                          task_->EstimateTrialStatistics(run_.get()));
   EXPECT_EQ(statistics.size(), 8);
-  ASSERT_EQ(trial->Assign(run_.get(), statistics), absl::OkStatus());
+  ASSERT_THAT(trial->Assign(run_.get(), statistics), IsOk());
   EXPECT_LT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-10);
-  ASSERT_EQ(trial->Restore(run_.get()), absl::OkStatus());
+  ASSERT_THAT(trial->Restore(run_.get()), IsOk());
   EXPECT_EQ(Predict(WeightSet::kCollapsed), collapsed);
 }
 
@@ -105,13 +107,14 @@ TEST_F(TrialWeightsTest, OtherNamesAndShapesAreRefused) {
   Train(false);
   const std::vector<double> before = Predict(WeightSet::kCurrent, 1);
   TrialWeights* trial = task_->trial_weights();
-  EXPECT_EQ(trial->Assign(run_.get(), {{"bn9/scale", Zeros(tensorflow::DT_DOUBLE, {6})}}),
-            absl::InvalidArgumentError(
-                "`plain` must hold weights and statistics of the network. Received: bn9/scale"));
-  EXPECT_EQ(
-      trial->Assign(run_.get(), {{"bn0/scale", Zeros(tensorflow::DT_DOUBLE, {7})}}),
-      absl::InvalidArgumentError("`bn0/scale` must be [3,6], or a row of it. Received: shape=[7]"));
-  EXPECT_EQ(trial->Restore(run_.get()), absl::OkStatus());
+  EXPECT_THAT(
+      trial->Assign(run_.get(), {{"bn9/scale", Zeros(tensorflow::DT_DOUBLE, {6})}}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "`plain` must hold weights and statistics of the network. Received: bn9/scale"));
+  EXPECT_THAT(trial->Assign(run_.get(), {{"bn0/scale", Zeros(tensorflow::DT_DOUBLE, {7})}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "`bn0/scale` must be [3,6], or a row of it. Received: shape=[7]"));
+  EXPECT_THAT(trial->Restore(run_.get()), IsOk());
   EXPECT_EQ(Predict(WeightSet::kCurrent, 1), before);
 }
 

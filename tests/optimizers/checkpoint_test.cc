@@ -7,16 +7,24 @@
 #include <cmath>
 #include <filesystem>
 
-#include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optimizers/run.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tests/optimizers/product_problem.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::ExpectValue;
+using test_util::IsOk;
+using test_util::StatusIs;
+using ::testing::_;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
@@ -50,17 +58,16 @@ class CheckpointTest : public ::testing::Test {
 
 TEST_F(CheckpointTest, ResumeIsBitForBitAtEveryStep) {
   Problem whole(Full());
-  ASSERT_EQ(whole.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(whole.run->Initialize(), IsOk());
   whole.Train(23);
   const auto expected = whole.State();
   Problem first(Full());
-  ASSERT_EQ(first.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(first.run->Initialize(), IsOk());
   for (int64_t n = 0; n < 23; ++n) {
     first.Train(n);
-    ASSERT_EQ(first.run->Save(dir_), absl::OkStatus());
+    ASSERT_THAT(first.run->Save(dir_), IsOk());
     Problem second(Full());
-    std::string note;
-    ASSERT_EQ(second.run->Restore(dir_, &note), absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(const std::string note, second.run->Restore(dir_));
     EXPECT_EQ(note, "");
     EXPECT_EQ(second.run->step(), n);
     second.Train(23);
@@ -73,48 +80,46 @@ TEST_F(CheckpointTest, ResumeIsBitForBitAtEveryStep) {
 
 TEST_F(CheckpointTest, AnotherConfigurationNamesTheFirstDifference) {
   Problem p(Full());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
   p.Train(3);
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  ASSERT_THAT(p.run->Save(dir_), IsOk());
   auto complaint = [&](const Case& c) {
     Problem other(c);
-    return std::string(other.run->Restore(dir_, nullptr).message());
+    return std::string(other.run->Restore(dir_).status().message());
   };
   Case c = Full();
   c.options.members = 4;
   EXPECT_EQ(complaint(c), "`members` must be 3, as in the checkpoint. Received: members=4");
   c = Full();
   c.base = UpdateRule::Sgd(0.1);
-  EXPECT_TRUE(absl::StrContains(complaint(c), "`base` must be adam")) << complaint(c);
+  EXPECT_THAT(complaint(c), HasSubstr("`base` must be adam"));
   // Runs of one process all have the same threads: as if another process had written it.
-  CheckpointState state;
-  ASSERT_EQ(ReadCheckpoint(*LatestCheckpoint(dir_), &state), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(CheckpointState state, ReadCheckpoint(*LatestCheckpoint(dir_)));
   state.threads = 1;
   ++state.step;
-  ASSERT_EQ(WriteCheckpoint(dir_, state), absl::OkStatus());
+  ASSERT_THAT(WriteCheckpoint(dir_, state), IsOk());
   Problem threads(Full());
-  std::string note;
-  EXPECT_EQ(threads.run->Restore(dir_, &note), absl::OkStatus());
-  EXPECT_TRUE(absl::StrContains(note, "written with 1 threads, this run has 2")) << note;
+  TF_ASSERT_OK_AND_ASSIGN(const std::string note, threads.run->Restore(dir_));
+  EXPECT_THAT(note, HasSubstr("written with 1 threads, this run has 2"));
 }
 
 TEST_F(CheckpointTest, NoOrDamagedCheckpointIsAnError) {
   Problem p(Full());
-  EXPECT_EQ(p.run->Restore(dir_, nullptr).code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(p.run->Restore(dir_), StatusIs(absl::StatusCode::kNotFound));
   std::filesystem::create_directories(dir_ / "step-000000000003");
-  const absl::Status status = p.run->Restore(dir_, nullptr);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(absl::StrContains(status.message(), "not a readable checkpoint")) << status;
+  const absl::Status status = p.run->Restore(dir_).status();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a readable checkpoint")));
 
   // Cut short.
   std::filesystem::remove_all(dir_);
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
+  ASSERT_THAT(p.run->Save(dir_), IsOk());
   const std::string path = *LatestCheckpoint(dir_);
   std::filesystem::resize_file(path + "/state.data-00000-of-00001", 20);
-  const absl::Status cut = p.run->Restore(dir_, nullptr);
-  EXPECT_EQ(cut.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(absl::StrContains(cut.message(), "not a readable checkpoint: " + path)) << cut;
+  const absl::Status cut = p.run->Restore(dir_).status();
+  EXPECT_THAT(cut, StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("not a readable checkpoint: " + path)));
 }
 
 TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {
@@ -122,11 +127,11 @@ TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {
   base.options.members = 1;
   base.options.cycle = 1;
   Problem trained(base);
-  ASSERT_EQ(trained.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(trained.run->Initialize(), IsOk());
   trained.Train(9);
-  ASSERT_EQ(trained.run->Save(dir_), absl::OkStatus());
+  ASSERT_THAT(trained.run->Save(dir_), IsOk());
   Problem p(Full());
-  ASSERT_EQ(p.run->StartFrom(dir_), absl::OkStatus());
+  ASSERT_THAT(p.run->StartFrom(dir_), IsOk());
   EXPECT_EQ(p.run->step(), 0);
   const auto before = trained.State(), after = p.State();
   EXPECT_EQ(after.at("theta").tensor_data(), before.at("theta").tensor_data());
@@ -153,20 +158,22 @@ TEST_F(CheckpointTest, StartingFromATrainedModelCollapsesItsMembers) {
           late_phase.AddMembers("own", MakeTensor(Values(kD, 1.0)), MemberRead::kRow);
       // Running statistics without members are stacks of one row.
       late ? late_phase.AddMemberState("mean", MakeTensor(Values(kD, 2.0)))
-           : late_phase.AddState("mean", row, StateOf::kModel);
+           : late_phase.AddState("mean", row, StateKind::kModel);
       late_phase.AddState("carried", carried);
-      late_phase.AddState("letters", MakeTensor({constant ? 1.0 : 2.0}), StateOf::kConstant);
+      late_phase.AddState("letters", MakeTensor({constant ? 1.0 : 2.0}), StateKind::kConstant);
       status = late_phase.Minimize(
           tf_ops::Add(scope, tf_ops::Sum(scope, tf_ops::Square(scope, w), {0, 1}),
                       tf_ops::Sum(scope, tf_ops::Square(scope, own), 0)),
           UpdateRule::Momentum(0.1), UpdateRule::Momentum(0.1));
-      if (status.ok()) status = late_phase::Run::Create(late_phase, test_util::kThreads, {}, &run);
+      if (!status.ok()) return;
+      auto made = late_phase::Run::Create(late_phase, test_util::kThreads);
+      status = made.status();
+      if (status.ok()) run = *std::move(made);
     }
     std::map<std::string, Tensor> State() {
       std::vector<std::string> reads;
       for (const auto& saved : late_phase.saved()) reads.push_back(saved.read);
-      std::vector<Tensor> values;
-      EXPECT_EQ(run->Fetch({}, reads, &values), absl::OkStatus());
+      std::vector<Tensor> values = ExpectValue(run->Fetch({}, reads));
       std::map<std::string, Tensor> state;
       for (size_t i = 0; i < reads.size(); ++i) state[late_phase.saved()[i].name] = values[i];
       return state;
@@ -186,21 +193,22 @@ TEST_F(CheckpointTest, StartingFromATrainedModelCollapsesItsMembers) {
   for (const int64_t steps : {2, 4}) {  // at T0, where row 0 is the model; after it
     std::filesystem::remove_all(dir_);
     Graph trained(3, true);
-    ASSERT_EQ(trained.status, absl::OkStatus());
-    ASSERT_EQ(trained.run->Initialize(), absl::OkStatus());
-    for (int64_t t = 0; t < steps; ++t) ASSERT_EQ(trained.run->Step({}), absl::OkStatus());
+    ASSERT_THAT(trained.status, IsOk());
+    ASSERT_THAT(trained.run->Initialize(), IsOk());
+    for (int64_t t = 0; t < steps; ++t) ASSERT_THAT(trained.run->Step({}), IsOk());
     Tensor head(tensorflow::DT_DOUBLE, {3, 2, kD});
     ASSERT_TRUE(head.CopyFrom(stack({1, 2, 6}, 2 * kD), {3, 2, kD}));
-    ASSERT_EQ(trained.run->Assign(
-                  {{"head", head}, {"own", stack({1, 2, 6}, kD)}, {"mean", stack({1, 2, 6}, kD)}}),
-              absl::OkStatus());
-    ASSERT_EQ(trained.run->Save(dir_), absl::OkStatus());
+    ASSERT_THAT(
+        trained.run->Assign(
+            {{"head", head}, {"own", stack({1, 2, 6}, kD)}, {"mean", stack({1, 2, 6}, kD)}}),
+        IsOk());
+    ASSERT_THAT(trained.run->Save(dir_), IsOk());
     const double model = steps == 2 ? 1 : 3;
     for (const int64_t members : {1, 3, 5}) {
       for (const bool late : {false, true}) {
         SCOPED_TRACE(::testing::Message() << steps << " " << members << late);
         Graph p(members, late);
-        ASSERT_EQ(p.run->StartFrom(dir_), absl::OkStatus());
+        ASSERT_THAT(p.run->StartFrom(dir_), IsOk());
         EXPECT_EQ(p.run->step(), 0);
         const auto state = p.State();
         for (const auto& [name, size] :
@@ -216,31 +224,30 @@ TEST_F(CheckpointTest, StartingFromATrainedModelCollapsesItsMembers) {
       }
     }
     Graph other(1, true, /*constant=*/false);
-    EXPECT_TRUE(absl::StrContains(other.run->StartFrom(dir_).message(),
-                                  "`letters` must be what it is in the checkpoint"));
+    EXPECT_THAT(other.run->StartFrom(dir_),
+                StatusIs(_, HasSubstr("`letters` must be what it is in the checkpoint")));
   }
 }
 
 // What is a weight is known from its declaration, not from its name.
 TEST_F(CheckpointTest, StartingFromATrainedModelTakesWeightsWithFoldersInTheirNames) {
-  auto make = [](double initial, std::unique_ptr<late_phase::Run>* run) {
+  auto make = [](double initial,
+                 std::string* name) -> absl::StatusOr<std::unique_ptr<late_phase::Run>> {
     auto scope = tensorflow::Scope::NewRootScope();
     LatePhase graph(scope, {}, tensorflow::DT_DOUBLE);
     const Output w = graph.AddBase("layer/w", MakeTensor(Values(kD, initial)));
-    absl::Status status =
-        graph.Minimize(tf_ops::Sum(scope, w, 0), UpdateRule::Momentum(0.1), UpdateRule::Sgd(0.1));
-    status.Update(late_phase::Run::Create(graph, test_util::kThreads, {}, run));
-    return std::pair(status, w.name());
+    *name = w.name();
+    TF_RETURN_IF_ERROR(
+        graph.Minimize(tf_ops::Sum(scope, w, 0), UpdateRule::Momentum(0.1), UpdateRule::Sgd(0.1)));
+    return late_phase::Run::Create(graph, test_util::kThreads);
   };
-  std::unique_ptr<late_phase::Run> trained, fresh;
-  ASSERT_EQ(make(5.0, &trained).first, absl::OkStatus());
-  ASSERT_EQ(trained->Initialize(), absl::OkStatus());
-  ASSERT_EQ(trained->Save(dir_), absl::OkStatus());
-  const auto [status, name] = make(1.0, &fresh);
-  ASSERT_EQ(status, absl::OkStatus());
-  ASSERT_EQ(fresh->StartFrom(dir_), absl::OkStatus());
-  std::vector<Tensor> w;
-  ASSERT_EQ(fresh->Fetch({}, {name}, &w), absl::OkStatus());
+  std::string name;
+  TF_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<late_phase::Run> trained, make(5.0, &name));
+  ASSERT_THAT(trained->Initialize(), IsOk());
+  ASSERT_THAT(trained->Save(dir_), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<late_phase::Run> fresh, make(1.0, &name));
+  ASSERT_THAT(fresh->StartFrom(dir_), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(std::vector<Tensor> w, fresh->Fetch({}, {name}));
   EXPECT_EQ(Difference(w[0], Values(kD, 5.0)), 0);
 }
 
@@ -259,12 +266,12 @@ TEST_F(CheckpointTest, AForkEqualsARunOfItsOwn) {
         one.options.swa_start = many.options.swa_start;
         one.options.clip_norm = many.options.clip_norm;
         Problem whole(many), trunk(one), fork(many);
-        ASSERT_EQ(whole.run->Initialize(), absl::OkStatus());
+        ASSERT_THAT(whole.run->Initialize(), IsOk());
         whole.Train(23);
-        ASSERT_EQ(trunk.run->Initialize(), absl::OkStatus());
+        ASSERT_THAT(trunk.run->Initialize(), IsOk());
         trunk.Train(at);
-        ASSERT_EQ(trunk.run->Save(dir_), absl::OkStatus());
-        ASSERT_EQ(fork.run->Fork(dir_), absl::OkStatus());
+        ASSERT_THAT(trunk.run->Save(dir_), IsOk());
+        ASSERT_THAT(fork.run->Fork(dir_), IsOk());
         EXPECT_EQ(fork.run->step(), at);
         fork.Train(23);
         const auto expected = whole.State();
@@ -282,26 +289,29 @@ TEST_F(CheckpointTest, AForkAfterT0IsRefused) {
   one.options = LatePhaseOptions();
   one.options.swa_start = 14;
   Problem trunk(one), fork(Full());
-  ASSERT_EQ(trunk.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(trunk.run->Initialize(), IsOk());
   trunk.Train(6);
-  ASSERT_EQ(trunk.run->Save(dir_), absl::OkStatus());
-  EXPECT_EQ(
-      fork.run->Fork(dir_).message(),
-      "a fork must begin at the latest at `start`. Received: a checkpoint of step 6, start=5");
-  EXPECT_EQ(fork.run->Fork(dir_ / "nowhere").code(), absl::StatusCode::kNotFound);
+  ASSERT_THAT(trunk.run->Save(dir_), IsOk());
+  EXPECT_THAT(
+      fork.run->Fork(dir_),
+      StatusIs(
+          _,
+          "a fork must begin at the latest at `start`. Received: a checkpoint of step 6, start=5"));
+  EXPECT_THAT(fork.run->Fork(dir_ / "nowhere"), StatusIs(absl::StatusCode::kNotFound));
 }
 
 TEST_F(CheckpointTest, WeightsThatAreNotFiniteAreNotSaved) {
   Problem p(Full());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
+  ASSERT_THAT(p.run->Save(dir_), IsOk());
   p.Train(1);
   Values broken(kD, 1.0);
   broken[3] = std::nan("");
-  ASSERT_EQ(p.run->Assign({{"theta", MakeTensor(broken)}}), absl::OkStatus());
+  ASSERT_THAT(p.run->Assign({{"theta", MakeTensor(broken)}}), IsOk());
   const absl::Status status = p.run->Save(dir_);
-  EXPECT_EQ(status.message(), "`theta` must be finite to be saved. Received: inf or NaN at step 1");
-  EXPECT_TRUE(absl::EndsWith(*LatestCheckpoint(dir_), "step-000000000000"));
+  EXPECT_THAT(status,
+              StatusIs(_, "`theta` must be finite to be saved. Received: inf or NaN at step 1"));
+  EXPECT_THAT(*LatestCheckpoint(dir_), EndsWith("step-000000000000"));
 }
 
 TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
@@ -320,8 +330,7 @@ TEST_F(CheckpointTest, AKilledWriterLeavesAWholeCheckpoint) {
     waitpid(writer, nullptr, 0);
     const auto path = LatestCheckpoint(dir_);
     ASSERT_TRUE(path.has_value());
-    CheckpointState state;
-    ASSERT_EQ(ReadCheckpoint(*path, &state), absl::OkStatus()) << *path;
+    TF_ASSERT_OK_AND_ASSIGN(CheckpointState state, ReadCheckpoint(*path));
     ASSERT_EQ(state.variables.size(), 3u);
     for (const auto& [name, tensor] : state.variables) {
       for (int64_t i = 0; i < tensor.NumElements(); ++i)

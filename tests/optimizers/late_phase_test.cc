@@ -4,6 +4,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optimizers/run.h"
 #include "optimizers/session.h"
@@ -14,9 +15,16 @@
 #include "tensorflow/cc/ops/state_ops.h"
 #include "tensorflow/core/framework/op.h"
 #include "tests/optimizers/product_problem.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::ExpectValue;
+using test_util::IsOk;
+using test_util::StatusIs;
+using ::testing::_;
+using ::testing::HasSubstr;
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
@@ -124,8 +132,8 @@ PlainRun RunPlain(const Case& c, const Values& theta0, const Values& phi0, int64
 
 void ExpectEqualsPlainLoop(const Case& c, int64_t steps = 23) {
   Problem p(c);
-  ASSERT_EQ(p.status, absl::OkStatus());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.status, IsOk());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
   p.Train(steps);
   const PlainRun plain = RunPlain(c, p.theta0, p.phi0, steps);
   const auto state = p.State();
@@ -205,15 +213,14 @@ TEST(LatePhaseTest, CycleTimesScaleKeepsTheBalanceOfGradientAndDecay) {
     auto scope = tensorflow::Scope::NewRootScope();
     LatePhase graph(scope, options, tensorflow::DT_DOUBLE);
     const Output w = graph.AddBase("w", MakeTensor({1}));
-    EXPECT_EQ(graph.Minimize(tf_ops::Sum(scope, tf_ops::Mul(scope, w, 0.3), 0),
-                             UpdateRule::Sgd(0.2).WithDecay(0.5), UpdateRule::Sgd(0.2)),
-              absl::OkStatus());
-    std::unique_ptr<late_phase::Run> run;
-    EXPECT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
-    EXPECT_EQ(run->Initialize(), absl::OkStatus());
-    for (int t = 0; t < 2000; ++t) EXPECT_EQ(run->Step({}), absl::OkStatus());
-    std::vector<Tensor> value;
-    EXPECT_EQ(run->Fetch({}, {graph.saved()[1].read}, &value), absl::OkStatus());
+    EXPECT_THAT(graph.Minimize(tf_ops::Sum(scope, tf_ops::Mul(scope, w, 0.3), 0),
+                               UpdateRule::Sgd(0.2).WithDecay(0.5), UpdateRule::Sgd(0.2)),
+                IsOk());
+    std::unique_ptr<late_phase::Run> run =
+        ExpectValue(late_phase::Run::Create(graph, test_util::kThreads));
+    EXPECT_THAT(run->Initialize(), IsOk());
+    for (int t = 0; t < 2000; ++t) EXPECT_THAT(run->Step({}), IsOk());
+    std::vector<Tensor> value = ExpectValue(run->Fetch({}, {graph.saved()[1].read}));
     return value[0].flat<double>()(0);
   };
   // Before T0 g + λ w = 0 at w = −0.3 / 0.5.
@@ -258,15 +265,14 @@ TEST(LatePhaseTest, AScaledRateEqualsThePlainLoop) {
   }
   Case c{Options(3, 5)};
   c.options.rate_scale = Schedule::PiecewiseLinear({});
-  EXPECT_TRUE(
-      absl::StrContains(Problem(c).status.message(), "`rate_scale` must have finite knots"));
+  EXPECT_THAT(Problem(c).status, StatusIs(_, HasSubstr("`rate_scale` must have finite knots")));
 }
 
 TEST(LatePhaseTest, SpawningAddsNoiseOfItsOwnPerMember) {
   Case c{Options(4, 2), UpdateRule::Sgd(0.0), UpdateRule::Sgd(0.0), MemberRead::kRow};
   c.options.sigma = 0.5;
   Problem p(c);
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
   p.Train(2);
   EXPECT_EQ(Difference(p.State().at("phi"), p.phi0, 3), 0) << "at t = T0 nothing is spawned yet";
   EXPECT_EQ(Difference(p.Weights("collapsed")[1], p.phi0), 0) << "and row 0 is the model";
@@ -289,8 +295,8 @@ TEST(LatePhaseTest, EvaluationReadsEverySetAndDisturbsNothing) {
   c.options.sigma = 0.3;
   c.options.swa_start = 10;
   Problem p(c), undisturbed(c);
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
-  ASSERT_EQ(undisturbed.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
+  ASSERT_THAT(undisturbed.run->Initialize(), IsOk());
   undisturbed.Train(17);
   for (int64_t t = 1; t <= 17; ++t) {
     p.Train(t);
@@ -314,22 +320,20 @@ TEST(LatePhaseTest, MembersAreReadOneByOneForAnEnsemble) {
   auto scope = tensorflow::Scope::NewRootScope();
   LatePhase graph(scope, c.options, tensorflow::DT_DOUBLE);
   const Output phi = graph.AddMembers("phi", MakeTensor(Values(kD, 1.0)), MemberRead::kRow);
-  ASSERT_EQ(graph.Minimize(tf_ops::Sum(scope, tf_ops::Square(scope, phi), 0), c.base, c.members),
-            absl::OkStatus());
+  ASSERT_THAT(graph.Minimize(tf_ops::Sum(scope, tf_ops::Square(scope, phi), 0), c.base, c.members),
+              IsOk());
   const Output which = tf_ops::Placeholder(scope.WithOpName("which"), tensorflow::DT_INT32);
   const Output row = graph.Read("phi", WeightSet::kCurrent, which);
-  std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
-  ASSERT_EQ(run->Initialize(), absl::OkStatus());
-  for (int t = 0; t < 7; ++t) ASSERT_EQ(run->Step({}), absl::OkStatus());
-  std::vector<Tensor> stack;
-  ASSERT_EQ(run->Fetch({}, {graph.saved()[1].read}, &stack), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<late_phase::Run> run,
+                          late_phase::Run::Create(graph, test_util::kThreads));
+  ASSERT_THAT(run->Initialize(), IsOk());
+  for (int t = 0; t < 7; ++t) ASSERT_THAT(run->Step({}), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(std::vector<Tensor> stack, run->Fetch({}, {graph.saved()[1].read}));
   for (int32_t k = 0; k < 3; ++k) {
     Tensor feed(tensorflow::DT_INT32, {});
     feed.scalar<int32_t>()() = k;
-    std::vector<Tensor> member;
-    ASSERT_EQ(run->Evaluate(WeightSet::kCurrent, {{"which", feed}}, {row.name()}, &member),
-              absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(std::vector<Tensor> member,
+                            run->Evaluate(WeightSet::kCurrent, {{"which", feed}}, {row.name()}));
     const double* expected = stack[0].flat<double>().data() + k * kD;
     EXPECT_EQ(Difference(member[0], Values(expected, expected + kD)), 0);
   }
@@ -348,15 +352,15 @@ TEST(LatePhaseTest, MembersHaveStatesOfTheirOwnFromT0On) {
       scope, tf_ops::GatherV2(scope, stack, graph.member(), 0),
       tf_ops::Add(scope, tf_ops::Cast(scope, graph.step(), tensorflow::DT_DOUBLE), 1.0));
   const auto write = tf_ops::ResourceScatterUpdate(scope, state, graph.member(), row);
-  ASSERT_EQ(graph.Minimize(tf_ops::Sum(scope, tf_ops::Square(scope, phi), 0), UpdateRule::Sgd(0.1),
-                           UpdateRule::Sgd(0.1), {write.operation}),
-            absl::OkStatus());
+  ASSERT_THAT(graph.Minimize(tf_ops::Sum(scope, tf_ops::Square(scope, phi), 0),
+                             UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), {write.operation}),
+              IsOk());
   const Output which = tf_ops::Placeholder(scope.WithOpName("which"), tensorflow::DT_INT32);
   const Output current = graph.Read("state", WeightSet::kCurrent, which),
                collapsed = graph.Read("state", WeightSet::kCollapsed);
-  std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
-  ASSERT_EQ(run->Initialize(), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<late_phase::Run> run,
+                          late_phase::Run::Create(graph, test_util::kThreads));
+  ASSERT_THAT(run->Initialize(), IsOk());
   // At the end members 0 and 1 have had two turns, member 2 one.
   const Values expected[] = {{0},           {1},           {3},           {3 + 3, 3, 3},
                              {6, 3 + 4, 3}, {6, 7, 3 + 5}, {6 + 6, 7, 8}, {12, 7 + 7, 8}};
@@ -366,16 +370,16 @@ TEST(LatePhaseTest, MembersHaveStatesOfTheirOwnFromT0On) {
     double mean = 0;
     for (size_t member = 0; member < rows.size(); ++member) {
       k.scalar<int32_t>()() = static_cast<int32_t>(member);
-      ASSERT_EQ(run->Fetch({{"which", k}}, {current.name()}, &values), absl::OkStatus());
+      TF_ASSERT_OK_AND_ASSIGN(values, run->Fetch({{"which", k}}, {current.name()}));
       EXPECT_EQ(Difference(values[0], Values(kD, rows[member])), 0) << run->step();
       mean += rows[member] / rows.size();
     }
-    ASSERT_EQ(run->Fetch({}, {collapsed.name()}, &values), absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(values, run->Fetch({}, {collapsed.name()}));
     EXPECT_LT(Difference(values[0], Values(kD, mean)), 1e-14) << run->step();
-    ASSERT_EQ(run->Step({}), absl::OkStatus());
+    ASSERT_THAT(run->Step({}), IsOk());
   }
   graph.Read("state", WeightSet::kSwa);
-  EXPECT_TRUE(absl::StrContains(scope.status().message(), "a state if `set` is not swa"));
+  EXPECT_THAT(scope.status(), StatusIs(_, HasSubstr("a state if `set` is not swa")));
 }
 
 // On a GPU, scalars that it had computed would have to be waited for.
@@ -393,13 +397,13 @@ TEST(LatePhaseTest, ScalarsAreComputedOnTheHostWhereverTheGraphIs) {
   late_phase.AddMemberState("state", ones);
   const auto loss = tf_ops::Sum(scope, tf_ops::Mul(scope, theta, phi), 0);
   const Schedule rate = Schedule::PiecewiseLinear({{0, 0.1}, {10, 0.2}});
-  ASSERT_EQ(late_phase.Minimize(loss, UpdateRule::Adam(rate), UpdateRule::Momentum(rate, 0.9)),
-            absl::OkStatus());
+  ASSERT_THAT(late_phase.Minimize(loss, UpdateRule::Adam(rate), UpdateRule::Momentum(rate, 0.9)),
+              IsOk());
   for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
     late_phase.Read("phi", set, late_phase.member());
   }
   tensorflow::GraphDef graph;
-  ASSERT_EQ(scope.ToGraphDef(&graph), absl::OkStatus());
+  ASSERT_THAT(scope.ToGraphDef(&graph), IsOk());
   std::map<std::string, std::string> devices;
   for (const auto& node : graph.node()) devices[node.name()] = node.device();
   int scalars = 0;
@@ -407,7 +411,7 @@ TEST(LatePhaseTest, ScalarsAreComputedOnTheHostWhereverTheGraphIs) {
     if (!absl::StartsWith(node.op(), "LatePhase>")) continue;
     EXPECT_EQ(node.device(), "/device:GPU:0") << node.op();
     const tensorflow::OpDef* op = nullptr;
-    ASSERT_EQ(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op), absl::OkStatus());
+    ASSERT_THAT(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op), IsOk());
     for (int i = 0; i < op->input_arg_size(); ++i) {
       const auto& argument = op->input_arg(i);
       if (argument.type() == tensorflow::DT_RESOURCE || argument.name() == "grad") continue;
@@ -423,22 +427,21 @@ TEST(LatePhaseTest, StatisticsAreReestimatedOncePerSetAndStep) {
   Case c{Options(3, 2), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), MemberRead::kRow};
   c.options.swa_start = 2;
   Problem p(c);
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
   std::vector<std::pair<WeightSet, int64_t>> calls;
   p.run->OnEvaluation([&](late_phase::Run* run, WeightSet set) {
     calls.push_back({set, run->step()});
     return absl::OkStatus();
   });
-  std::vector<Tensor> unused;
   auto evaluate = [&](WeightSet set, const char* name) {
-    return p.run->Evaluate(set, {}, {p.sets.at(name).first}, &unused);
+    return p.run->Evaluate(set, {}, {p.sets.at(name).first});
   };
   for (int64_t t : {4, 5}) {
     p.Train(t);
     for (int twice = 0; twice < 2; ++twice) {
-      ASSERT_EQ(evaluate(WeightSet::kSwa, "swa"), absl::OkStatus());
-      ASSERT_EQ(evaluate(WeightSet::kCollapsed, "collapsed"), absl::OkStatus());
-      ASSERT_EQ(evaluate(WeightSet::kCurrent, "current"), absl::OkStatus());
+      ASSERT_THAT(evaluate(WeightSet::kSwa, "swa"), IsOk());
+      ASSERT_THAT(evaluate(WeightSet::kCollapsed, "collapsed"), IsOk());
+      ASSERT_THAT(evaluate(WeightSet::kCurrent, "current"), IsOk());
     }
   }
   const std::vector<std::pair<WeightSet, int64_t>> expected = {{WeightSet::kSwa, 4},
@@ -448,7 +451,7 @@ TEST(LatePhaseTest, StatisticsAreReestimatedOncePerSetAndStep) {
   EXPECT_EQ(calls, expected);
   p.run->OnEvaluation([](late_phase::Run*, WeightSet) { return absl::DataLossError("no data"); });
   p.Train(6);
-  EXPECT_EQ(evaluate(WeightSet::kSwa, "swa").code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(evaluate(WeightSet::kSwa, "swa"), StatusIs(absl::StatusCode::kDataLoss));
 }
 
 TEST(LatePhaseErrors, OptionsAreChecked) {
@@ -467,10 +470,10 @@ TEST(LatePhaseErrors, OptionsAreChecked) {
             "`base_decay_scale` must be finite and >= 0. Received: base_decay_scale=-1");
   options = Options(3, 5);
   options.swa_start = 4;
-  EXPECT_TRUE(absl::StrContains(complaint(options), "swa_start=4, start=5"));
+  EXPECT_THAT(complaint(options), HasSubstr("swa_start=4, start=5"));
   options = Options(3, 5);
   options.cycle = 2;
-  EXPECT_TRUE(absl::StrContains(complaint(options), "`cycle` must be equal to `members`"));
+  EXPECT_THAT(complaint(options), HasSubstr("`cycle` must be equal to `members`"));
   EXPECT_EQ(complaint(Options(3, 5)), "");
   EXPECT_FALSE(Problem({Options(3, -1)}).scope.ok());
 }
@@ -489,7 +492,7 @@ TEST(LatePhaseErrors, ALossWithoutAWeightIsRefused) {
   late_phase.AddBase("forgotten", MakeTensor({1, 2}));
   const absl::Status status =
       late_phase.Minimize(tf_ops::Sum(scope, theta, 0), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1));
-  EXPECT_TRUE(absl::StrContains(status.message(), "forgotten")) << status;
+  EXPECT_THAT(status, StatusIs(_, HasSubstr("forgotten")));
 }
 
 TEST(LatePhaseErrors, MembersThatNoWeightHasAreRefused) {
@@ -498,8 +501,7 @@ TEST(LatePhaseErrors, MembersThatNoWeightHasAreRefused) {
   const Output theta = late_phase.AddBase("theta", MakeTensor({1, 2}));
   const absl::Status status =
       late_phase.Minimize(tf_ops::Sum(scope, theta, 0), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1));
-  EXPECT_TRUE(absl::StrContains(status.message(), "`members` must be 1 if no weight has any"))
-      << status;
+  EXPECT_THAT(status, StatusIs(_, HasSubstr("`members` must be 1 if no weight has any")));
 }
 
 TEST(ScheduleTest, GraphAndHostAgree) {
@@ -512,15 +514,15 @@ TEST(ScheduleTest, GraphAndHostAgree) {
     const auto t = tf_ops::Placeholder(scope.WithOpName("t"), tensorflow::DT_DOUBLE);
     const Output value = schedule.InGraph(scope, t);
     tensorflow::GraphDef graph;
-    ASSERT_EQ(scope.ToGraphDef(&graph), absl::OkStatus());
-    std::unique_ptr<tensorflow::Session> session;
-    ASSERT_EQ(OpenSession(test_util::kThreads, &session), absl::OkStatus());
-    ASSERT_EQ(session->Create(graph), absl::OkStatus());
+    ASSERT_THAT(scope.ToGraphDef(&graph), IsOk());
+    TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<tensorflow::Session> session,
+                            OpenSession(test_util::kThreads));
+    ASSERT_THAT(session->Create(graph), IsOk());
     for (double at : {0.0, 7.0, 9.0, 10.0, 11.0, 13.5, 20.0, 28.0, 29.0, 100.0}) {
       Tensor feed(tensorflow::DT_DOUBLE, {});
       feed.scalar<double>()() = at;
       std::vector<Tensor> result;
-      ASSERT_EQ(session->Run({{"t", feed}}, {value.name()}, {}, &result), absl::OkStatus());
+      ASSERT_THAT(session->Run({{"t", feed}}, {value.name()}, {}, &result), IsOk());
       EXPECT_NEAR(result[0].scalar<double>()(), schedule.At(at), 1e-14)
           << schedule.Text() << " at " << at;
     }

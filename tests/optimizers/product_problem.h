@@ -18,6 +18,7 @@
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace test_util {
@@ -85,12 +86,15 @@ struct Problem {
       if (set == WeightSet::kSwa && c.options.swa_start < 0) continue;
       sets[name] = {late_phase.Read("theta", set).name(), late_phase.Read("phi", set).name()};
     }
-    status.Update(Run::Create(late_phase, kThreads, {{"problem", "product"}}, &run));
+    absl::StatusOr<std::unique_ptr<Run>> made =
+        Run::Create(late_phase, kThreads, {{"problem", "product"}});
+    status = made.status();
+    if (status.ok()) run = *std::move(made);
   }
 
   void Train(int64_t until) {
     while (run->step() < until) {
-      ASSERT_EQ(run->Step({{"x", MakeTensor(Minibatch(run->step()))}}), absl::OkStatus());
+      ASSERT_THAT(run->Step({{"x", MakeTensor(Minibatch(run->step()))}}), IsOk());
     }
   }
 
@@ -98,16 +102,15 @@ struct Problem {
   std::map<std::string, Tensor> State() {
     std::vector<std::string> reads;
     for (const auto& saved : late_phase.saved()) reads.push_back(saved.read);
-    std::vector<Tensor> values;
-    EXPECT_EQ(run->Fetch({}, reads, &values), absl::OkStatus());
+    std::vector<Tensor> values = ExpectValue(run->Fetch({}, reads));
     std::map<std::string, Tensor> state;
     for (size_t i = 0; i < reads.size(); ++i) state[late_phase.saved()[i].name] = values[i];
     return state;
   }
 
   std::vector<Tensor> Weights(const std::string& set) {
-    std::vector<Tensor> values;
-    EXPECT_EQ(run->Fetch({}, {sets.at(set).first, sets.at(set).second}, &values), absl::OkStatus());
+    std::vector<Tensor> values =
+        ExpectValue(run->Fetch({}, {sets.at(set).first, sets.at(set).second}));
     return values;
   }
 

@@ -66,7 +66,7 @@ TEST(RandomStreams, SeedsOfUniformsDiffer) {
   for (const int64_t seed : {0, 1, 2}) {
     for (const int64_t layer : {0, 1, 2, 100}) {
       auto add = [&](int64_t first, int64_t second) {
-        seen.insert({first, second + OffsetOfLayer(layer)});
+        seen.insert({first, second + LayerOffset(layer)});
         ++count;
       };
       // Training's: the seed itself and the minibatch, models/images/networks/image_weights.cc.
@@ -105,7 +105,7 @@ TEST(RandomStreams, TrainingsNumbersStayAsTheyAre) {
   EXPECT_EQ(NormalStreamNumber(Normals::kNqpLatePhase, 5), (int64_t{1} << 32) + 5);
   EXPECT_EQ(NormalStreamNumber(Normals::kNqpDrift, 5), (int64_t{2} << 32) + 5);
   EXPECT_EQ(NormalStreamNumber(Normals::kNqpFullEnsemble, 5), (int64_t{3} << 32) + 5);
-  EXPECT_EQ(OffsetOfLayer(3), int64_t{3} << 40);
+  EXPECT_EQ(LayerOffset(3), int64_t{3} << 40);
   const int64_t seed = (int64_t{9} << 32) + 7, n = (int64_t{4} << 32) + 3;
   auto of_words = [](std::initializer_list<uint32_t> words) {
     std::seed_seq sequence(words);

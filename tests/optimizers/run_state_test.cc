@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optimizers/run.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -13,9 +13,17 @@
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tests/optimizers/product_problem.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::ExpectValue;
+using test_util::IsOk;
+using test_util::StatusIs;
+using ::testing::_;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
@@ -54,13 +62,13 @@ class RunStateTest : public ::testing::Test {
   }
   State Uninterrupted(const Case& c, int64_t steps) const {
     Problem p(c);
-    EXPECT_EQ(p.run->Initialize(), absl::OkStatus());
+    EXPECT_THAT(p.run->Initialize(), IsOk());
     p.Train(steps);
     return p.State();
   }
   // A minibatch of another shape than the graph's.
   absl::Status FailedStep(Problem* p) const {
-    return p->run->Step({{"x", MakeTensor(Values(kD + 1, 1.0))}});
+    return p->run->Step({{"x", MakeTensor(Values(kD + 1, 1.0))}}).status();
   }
   std::filesystem::path dir_;
 };
@@ -80,11 +88,11 @@ TEST_F(RunStateTest, TheGraphHoldsNoValuesOfVariables) {
     const Output w = graph.AddBase("w", big(1)),
                  u = graph.AddMembers("u", big(2), MemberRead::kRow);
     graph.AddState("state", InitialValue::Zero(tensorflow::DT_FLOAT, shape));
-    ASSERT_EQ(graph.Minimize(tf_ops::Sum(scope, tf_ops::Mul(scope, w, u), {0, 1}),
-                             UpdateRule::Adam(0.1), UpdateRule::Momentum(0.1)),
-              absl::OkStatus());
+    ASSERT_THAT(graph.Minimize(tf_ops::Sum(scope, tf_ops::Mul(scope, w, u), {0, 1}),
+                               UpdateRule::Adam(0.1), UpdateRule::Momentum(0.1)),
+                IsOk());
     tensorflow::GraphDef def;
-    ASSERT_EQ(scope.ToGraphDef(&def), absl::OkStatus());
+    ASSERT_THAT(scope.ToGraphDef(&def), IsOk());
     for (const auto& node : def.node()) EXPECT_LT(node.ByteSizeLong(), 1000u) << node.name();
   }
 }
@@ -98,31 +106,30 @@ TEST_F(RunStateTest, InitialValuesAreMadeAnewWheneverARunIsInitialized) {
     return MakeTensor({1, 2, 3, 4, 5, 6, 7});
   });
   const Output phi = graph.AddMembers("phi", initial, MemberRead::kRow);
-  ASSERT_EQ(graph.Minimize(tf_ops::Sum(scope, tf_ops::Square(scope, phi), 0), UpdateRule::Sgd(0.1),
-                           UpdateRule::Momentum(0.1)),
-            absl::OkStatus());
-  std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
+  ASSERT_THAT(graph.Minimize(tf_ops::Sum(scope, tf_ops::Square(scope, phi), 0),
+                             UpdateRule::Sgd(0.1), UpdateRule::Momentum(0.1)),
+              IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<late_phase::Run> run,
+                          late_phase::Run::Create(graph, test_util::kThreads));
   EXPECT_EQ(made, 0);
   for (int times = 1; times <= 2; ++times) {
-    ASSERT_EQ(run->Initialize(), absl::OkStatus());
+    ASSERT_THAT(run->Initialize(), IsOk());
     EXPECT_EQ(made, times);
-    std::vector<Tensor> values;
-    ASSERT_EQ(run->Fetch({}, {graph.saved()[1].read}, &values), absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(std::vector<Tensor> values, run->Fetch({}, {graph.saved()[1].read}));
     ASSERT_EQ(values[0].shape(), TensorShape({3, kD}));
     for (int64_t k = 0; k < 3; ++k) {
       EXPECT_EQ(Difference(values[0], {1, 2, 3, 4, 5, 6, 7}, k), 0) << "row " << k;
     }
     values.clear();
-    ASSERT_EQ(run->Step({}), absl::OkStatus());
+    ASSERT_THAT(run->Step({}), IsOk());
   }
 }
 
 TEST_F(RunStateTest, SumsAreKeptOnlyWhereThereIsSomethingToAddUp) {
   auto has_sum = [](const LatePhaseOptions& options) {
     Problem p({options, UpdateRule::Adam(0.1)});
-    EXPECT_EQ(p.status, absl::OkStatus());
-    EXPECT_EQ(p.run->Initialize(), absl::OkStatus());
+    EXPECT_THAT(p.status, IsOk());
+    EXPECT_THAT(p.run->Initialize(), IsOk());
     p.Train(7);
     return p.State().count("theta/sum") == 1;
   };
@@ -136,7 +143,7 @@ TEST_F(RunStateTest, SumsAreKeptOnlyWhereThereIsSomethingToAddUp) {
 TEST_F(RunStateTest, AStepThatFailsAtT0IsRepeatedWithoutSpawningAgain) {
   const State expected = Uninterrupted(Noisy(), 12);
   Problem p(Noisy());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
   p.Train(5);
   for (int twice = 0; twice < 2; ++twice) {
     ASSERT_FALSE(FailedStep(&p).ok());
@@ -148,32 +155,32 @@ TEST_F(RunStateTest, AStepThatFailsAtT0IsRepeatedWithoutSpawningAgain) {
   for (int64_t i = 0; i < 3 * kD; ++i) mean[i % kD] += spawned.at("phi").flat<double>()(i) / 3;
   EXPECT_GT(Difference(spawned.at("phi"), mean, 1), 0.01);
   EXPECT_LE(Difference(p.Weights("collapsed")[1], mean), 1e-15);
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  ASSERT_THAT(p.run->Save(dir_), IsOk());
   p.Train(12);
   ExpectSameBits(p.State(), expected);
 
   Problem resumed(Noisy());
-  ASSERT_EQ(resumed.run->Restore(dir_, nullptr), absl::OkStatus());
+  ASSERT_THAT(resumed.run->Restore(dir_), IsOk());
   resumed.Train(12);
   ExpectSameBits(resumed.State(), expected);
 
   Problem other(Noisy());
-  ASSERT_EQ(other.run->StartFrom(dir_), absl::OkStatus());
+  ASSERT_THAT(other.run->StartFrom(dir_), IsOk());
   EXPECT_LE(Difference(other.State().at("phi"), mean, 2), 1e-15);
 }
 
 TEST_F(RunStateTest, ACheckpointOfT0SpawnsAfterRestoring) {
   const State expected = Uninterrupted(Noisy(), 9);
   Problem p(Noisy());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
   p.Train(5);
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
+  ASSERT_THAT(p.run->Save(dir_), IsOk());
   p.Train(9);
   // Back to before the spawning, in the same run.
-  ASSERT_EQ(p.run->Restore(dir_, nullptr), absl::OkStatus());
+  ASSERT_THAT(p.run->Restore(dir_), IsOk());
   p.Train(9);
   ExpectSameBits(p.State(), expected);
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
   p.Train(9);
   ExpectSameBits(p.State(), expected);
 }
@@ -193,23 +200,22 @@ TEST_F(RunStateTest, AMinibatchThatCannotBeComputedChangesNothing) {
   const std::vector<tensorflow::Operation> before = {
       tf_ops::AssignVariableOp(scope, first, half).operation,
       tf_ops::AssignVariableOp(scope, second, tf_ops::CheckNumerics(scope, x, "x")).operation};
-  ASSERT_EQ(graph.Minimize(tf_ops::Sum(scope, half, 0), UpdateRule::Adam(0.1),
-                           UpdateRule::Momentum(0.1), before),
-            absl::OkStatus());
-  std::unique_ptr<late_phase::Run> run;
-  ASSERT_EQ(late_phase::Run::Create(graph, test_util::kThreads, {}, &run), absl::OkStatus());
-  ASSERT_EQ(run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(graph.Minimize(tf_ops::Sum(scope, half, 0), UpdateRule::Adam(0.1),
+                             UpdateRule::Momentum(0.1), before),
+              IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<late_phase::Run> run,
+                          late_phase::Run::Create(graph, test_util::kThreads));
+  ASSERT_THAT(run->Initialize(), IsOk());
   auto state = [&] {
     State values;
     for (const auto& saved : graph.saved()) {
-      std::vector<Tensor> value;
-      EXPECT_EQ(run->Fetch({}, {saved.read}, &value), absl::OkStatus());
+      std::vector<Tensor> value = ExpectValue(run->Fetch({}, {saved.read}));
       values[saved.name] = tensorflow::tensor::DeepCopy(value[0]);
     }
     return values;
   };
   for (const int64_t t : {0, 3}) {
-    while (run->step() < t) ASSERT_EQ(run->Step({{"x", weight(5)}}), absl::OkStatus());
+    while (run->step() < t) ASSERT_THAT(run->Step({{"x", weight(5)}}), IsOk());
     const State before_failure = state();
     EXPECT_FALSE(run->Step({{"x", weight(std::numeric_limits<double>::quiet_NaN())}}).ok());
     ExpectSameBits(state(), before_failure);
@@ -217,14 +223,50 @@ TEST_F(RunStateTest, AMinibatchThatCannotBeComputedChangesNothing) {
   }
 }
 
+// A step looks names up when they change, not in every step.
+TEST_F(RunStateTest, FeedsAndFetchesMayChangeFromStepToStep) {
+  auto scope = tensorflow::Scope::NewRootScope();
+  LatePhase graph(scope, {}, tensorflow::DT_DOUBLE);
+  const Output theta = graph.AddBase("theta", MakeTensor(Values(kD, 1.0)));
+  auto product = [&](const char* name) -> Output {
+    const auto fed = tf_ops::Placeholder(scope.WithOpName(name), tensorflow::DT_DOUBLE);
+    return tf_ops::Sum(scope, tf_ops::Mul(scope, theta, fed), 0);
+  };
+  const Output loss = product("x"), other = product("y");
+  ASSERT_THAT(graph.Minimize(loss, UpdateRule::Sgd(0.0), UpdateRule::Sgd(0.0)), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<late_phase::Run> run,
+                          late_phase::Run::Create(graph, test_util::kThreads));
+  ASSERT_THAT(run->Initialize(), IsOk());
+  EXPECT_TRUE(run->placement().empty());
+  auto step = [&](const late_phase::Run::Feeds& feeds, const std::vector<std::string>& fetches) {
+    Values values;
+    for (const Tensor& output : ExpectValue(run->Step(feeds, fetches))) {
+      values.push_back(output.scalar<double>()());
+    }
+    return values;
+  };
+  const std::pair<std::string, Tensor> x("x", MakeTensor(Values(kD, 2.0))),
+      y("y", MakeTensor(Values(kD, 3.0)));
+  for (int twice = 0; twice < 2; ++twice) {
+    EXPECT_EQ(step({x, y}, {loss.name(), other.name()}), Values({2 * kD, 3 * kD}));
+    EXPECT_FALSE(run->placement().empty());
+    EXPECT_EQ(step({y, x}, {loss.name(), other.name()}), Values({2 * kD, 3 * kD}));
+    EXPECT_EQ(step({y, x}, {other.name(), loss.name()}), Values({3 * kD, 2 * kD}));
+    EXPECT_EQ(step({x}, {loss.name()}), Values({2 * kD}));
+    EXPECT_EQ(step({x}, {}), Values());
+  }
+  EXPECT_THAT(run->Step({{"nowhere", x.second}}), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(run->step(), 10);
+}
+
 TEST_F(RunStateTest, OnlyVariablesOfTheRunAreAssigned) {
   Problem p(Noisy());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
   const State before = p.State();
   auto complaint = [&](const std::string& name, const Tensor& value) {
     const absl::Status status =
         p.run->Assign({{"theta", MakeTensor(Values(kD, 9.0))}, {name, value}});
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument));
     ExpectSameBits(p.State(), before);
     return std::string(status.message());
   };
@@ -234,7 +276,7 @@ TEST_F(RunStateTest, OnlyVariablesOfTheRunAreAssigned) {
             "`phi` must be double[3,7]. Received: float[3,7]");
   EXPECT_EQ(complaint("phi", Zeros(tensorflow::DT_DOUBLE, {kD})),
             "`phi` must be double[3,7]. Received: double[7]");
-  EXPECT_EQ(p.run->Assign({}), absl::OkStatus());
+  EXPECT_THAT(p.run->Assign({}), IsOk());
 }
 
 TEST_F(RunStateTest, OnlyDeclaredWeightsAreExemptFromDecay) {
@@ -243,9 +285,10 @@ TEST_F(RunStateTest, OnlyDeclaredWeightsAreExemptFromDecay) {
   graph.AddBase("theta", MakeTensor({1, 2}));
   graph.AddState("state", MakeTensor({1, 2}));
   graph.ExemptFromDecay("theta");
-  EXPECT_EQ(scope.status(), absl::OkStatus());
+  EXPECT_THAT(scope.status(), IsOk());
   graph.ExemptFromDecay("state");
-  EXPECT_EQ(scope.status().message(), "`name` must be a declared weight. Received: name=state");
+  EXPECT_THAT(scope.status(),
+              StatusIs(_, "`name` must be a declared weight. Received: name=state"));
 }
 
 // What 0.1.0 wrote: a sum of every base weight, no mark of the spawning.
@@ -257,11 +300,10 @@ TEST_F(RunStateTest, CheckpointsOfTheFirstVersionResume) {
     for (const int64_t steps : {0, 5, 7}) {
       std::filesystem::remove_all(dir_);
       Problem p(c);
-      ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
+      ASSERT_THAT(p.run->Initialize(), IsOk());
       p.Train(steps);
-      ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
-      CheckpointState state;
-      ASSERT_EQ(ReadCheckpoint(*LatestCheckpoint(dir_), &state), absl::OkStatus());
+      ASSERT_THAT(p.run->Save(dir_), IsOk());
+      TF_ASSERT_OK_AND_ASSIGN(CheckpointState state, ReadCheckpoint(*LatestCheckpoint(dir_)));
       Settings settings;
       for (const auto& setting : state.settings) {
         if (setting.first != "late_phase/spawned") settings.push_back(setting);
@@ -273,14 +315,14 @@ TEST_F(RunStateTest, CheckpointsOfTheFirstVersionResume) {
       }
       state.settings = settings;
       std::filesystem::remove_all(dir_);
-      ASSERT_EQ(WriteCheckpoint(dir_, state), absl::OkStatus());
+      ASSERT_THAT(WriteCheckpoint(dir_, state), IsOk());
       Problem resumed(c);
-      ASSERT_EQ(resumed.run->Restore(dir_, nullptr), absl::OkStatus());
+      ASSERT_THAT(resumed.run->Restore(dir_), IsOk());
       resumed.Train(12);
       ExpectSameBits(resumed.State(), expected);
       if (c.options.members == 1 && steps <= 5) {
         Problem fork(Noisy());
-        EXPECT_EQ(fork.run->Fork(dir_), absl::OkStatus());
+        EXPECT_THAT(fork.run->Fork(dir_), IsOk());
       }
     }
   }
@@ -288,18 +330,17 @@ TEST_F(RunStateTest, CheckpointsOfTheFirstVersionResume) {
 
 TEST_F(RunStateTest, ACheckpointOfOtherTypesIsRefused) {
   Problem p(Noisy());
-  ASSERT_EQ(p.run->Initialize(), absl::OkStatus());
-  ASSERT_EQ(p.run->Save(dir_), absl::OkStatus());
-  CheckpointState good;
-  ASSERT_EQ(ReadCheckpoint(*LatestCheckpoint(dir_), &good), absl::OkStatus());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
+  ASSERT_THAT(p.run->Save(dir_), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(CheckpointState good, ReadCheckpoint(*LatestCheckpoint(dir_)));
   auto write = [&](const std::string& name, const Tensor& value) {
     std::filesystem::remove_all(dir_);
     CheckpointState state = good;
     state.variables[name] = value;
-    ASSERT_EQ(WriteCheckpoint(dir_, state), absl::OkStatus());
+    ASSERT_THAT(WriteCheckpoint(dir_, state), IsOk());
   };
   auto complaint = [](const absl::Status& status) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument));
     return std::string(status.message());
   };
   for (const auto& [dtype, type] :
@@ -310,19 +351,19 @@ TEST_F(RunStateTest, ACheckpointOfOtherTypesIsRefused) {
         absl::StrCat("`phi` must be of type double. Received: type=", type, ", in the checkpoint");
     EXPECT_EQ(complaint(p.run->StartFrom(dir_)), expected);
     EXPECT_EQ(complaint(p.run->Fork(dir_)), expected);
-    EXPECT_EQ(complaint(p.run->Restore(dir_, nullptr)),
+    EXPECT_EQ(complaint(p.run->Restore(dir_).status()),
               absl::StrCat("`phi` must be double[3,7]. Received: ", type, "[2,7]"));
   }
   // Between floating types weights are converted.
   write("theta", Filled(tensorflow::DT_FLOAT, {kD}, 0.5));
-  ASSERT_EQ(p.run->StartFrom(dir_), absl::OkStatus());
+  ASSERT_THAT(p.run->StartFrom(dir_), IsOk());
   EXPECT_EQ(Difference(p.State().at("theta"), Values(kD, 0.5)), 0);
   // A variable that is not there.
   std::filesystem::remove_all(dir_);
   CheckpointState state = good;
   state.variables.erase("theta/momentum");
-  ASSERT_EQ(WriteCheckpoint(dir_, state), absl::OkStatus());
-  EXPECT_TRUE(absl::EndsWith(complaint(p.run->Restore(dir_, nullptr)), "must hold theta/momentum"));
+  ASSERT_THAT(WriteCheckpoint(dir_, state), IsOk());
+  EXPECT_THAT(complaint(p.run->Restore(dir_).status()), EndsWith("must hold theta/momentum"));
 }
 
 TEST_F(RunStateTest, WhatACheckpointSaysOfItselfHasItsTypes) {
@@ -336,21 +377,19 @@ TEST_F(RunStateTest, WhatACheckpointSaysOfItselfHasItsTypes) {
     std::filesystem::remove_all(dir_);
     std::filesystem::create_directories(dir_);
     tensorflow::BundleWriter writer(tensorflow::Env::Default(), (dir_ / "state").string());
-    for (const auto& [name, tensor] : tensors)
-      EXPECT_EQ(writer.Add(name, tensor), absl::OkStatus());
-    EXPECT_EQ(writer.Finish(), absl::OkStatus());
-    CheckpointState state;
-    return ReadCheckpoint(dir_, &state);
+    for (const auto& [name, tensor] : tensors) EXPECT_THAT(writer.Add(name, tensor), IsOk());
+    EXPECT_THAT(writer.Finish(), IsOk());
+    return ReadCheckpoint(dir_).status();
   };
-  EXPECT_EQ(read(good), absl::OkStatus());
+  EXPECT_THAT(read(good), IsOk());
   for (const auto& [name, unused] : good) {
     for (const Tensor& wrong :
          {Zeros(tensorflow::DT_FLOAT, {2}), Zeros(tensorflow::DT_INT32, TensorShape())}) {
       State tensors = good;
       tensors[name] = wrong;
       const absl::Status status = read(tensors);
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_TRUE(absl::StrContains(status.message(), "`" + name + "` must be ")) << status;
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("`" + name + "` must be ")));
     }
   }
 }

@@ -8,14 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::IsOk;
+using test_util::StatusIs;
+using ::testing::_;
 
 // The threads of this process by name. TensorFlow's names for those inside ops are too long for
 // the kernel, so they are called as the process is.
@@ -34,41 +40,39 @@ void Multiply(tensorflow::Session* session) {
   const auto x = tensorflow::ops::Fill(scope, {300, 300}, 2.0f);
   const auto y = tensorflow::ops::MatMul(scope, x, x);
   tensorflow::GraphDef graph;
-  ASSERT_EQ(scope.ToGraphDef(&graph), absl::OkStatus());
-  ASSERT_EQ(session->Create(graph), absl::OkStatus());
+  ASSERT_THAT(scope.ToGraphDef(&graph), IsOk());
+  ASSERT_THAT(session->Create(graph), IsOk());
   std::vector<tensorflow::Tensor> results;
-  ASSERT_EQ(session->Run({}, {tensorflow::Output(y).name()}, {}, &results), absl::OkStatus());
+  ASSERT_THAT(session->Run({}, {tensorflow::Output(y).name()}, {}, &results), IsOk());
   EXPECT_EQ(results[0].flat<float>()(0), 1200);
 }
 
 TEST(SessionTest, TheProcessHasTheThreadsOfItsFirstSession) {
   std::unique_ptr<tensorflow::Session> session, other;
-  EXPECT_EQ(OpenSession(0, &session).message(),
-            "`threads` must be at least 1. Received: threads=0");
+  EXPECT_THAT(OpenSession(0), StatusIs(_, "`threads` must be at least 1. Received: threads=0"));
   const std::map<std::string, int> before = Threads();
   ASSERT_EQ(before.size(), 1);
   const std::string process = before.begin()->first;
 
-  ASSERT_EQ(OpenSession(5, &session), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(session, OpenSession(5));
   Multiply(session.get());
   std::map<std::string, int> now = Threads();
   EXPECT_EQ(now[process] - before.at(process), 5);
   EXPECT_EQ(now["tf_Compute0"], 1);  // one op at a time
   EXPECT_EQ(now["tf_Compute"], 0);   // the process's pool, of one thread per core
 
-  ASSERT_EQ(OpenSession(5, &other), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(other, OpenSession(5));
   Multiply(other.get());
   now = Threads();
   EXPECT_EQ(now[process] - before.at(process), 5);
   EXPECT_EQ(now["tf_Compute0"], 2);
 
   other.reset();
-  const absl::Status status = OpenSession(1, &other);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(),
-            "`threads` must be 5, as in the first session of this process, whose threads "
-            "TensorFlow gives to all. Received: threads=1");
-  EXPECT_EQ(other, nullptr);
+  EXPECT_THAT(
+      OpenSession(1),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "`threads` must be 5, as in the first session of this process, whose threads "
+               "TensorFlow gives to all. Received: threads=1"));
 }
 
 }  // namespace

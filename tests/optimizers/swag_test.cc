@@ -5,12 +5,18 @@
 #include <cmath>
 #include <filesystem>
 
-#include "absl/strings/match.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/optimizers/product_problem.h"
+#include "tests/support/status_matchers.h"
 
 namespace late_phase {
 namespace {
+
+using test_util::IsOk;
+using test_util::StatusIs;
+using ::testing::_;
+using ::testing::HasSubstr;
 
 using tensorflow::Tensor;
 using test_util::Case;
@@ -59,7 +65,7 @@ Values Part(const Values& all, int64_t weight) {
 
 Plain Trained(Problem* p, int64_t samples) {
   Plain plain;
-  EXPECT_EQ(p->run->Initialize(), absl::OkStatus());
+  EXPECT_THAT(p->run->Initialize(), IsOk());
   for (int64_t s = 0; s < samples; ++s) {
     p->Train(kFirst + s * kEvery);
     plain.Take(p);
@@ -119,8 +125,7 @@ TEST(SwagTest, SamplesHaveTheMeanAndTheCovarianceOfTheMoments) {
         }
       }
     }
-    SwagMoments moments;
-    ASSERT_EQ(ReadSwagMoments(p.run.get(), &moments), absl::OkStatus());
+    TF_ASSERT_OK_AND_ASSIGN(SwagMoments moments, ReadSwagMoments(p.run.get()));
     EXPECT_EQ(moments.kept, kept);
     constexpr int64_t kSamples = 40000;
     Values mean(size);
@@ -151,8 +156,7 @@ TEST(SwagTest, SamplesHaveTheMeanAndTheCovarianceOfTheMoments) {
 TEST(SwagTest, ASampleIsAFunctionOfSeedAndNumber) {
   Problem p(Swag());
   Trained(&p, 5);
-  SwagMoments moments;
-  ASSERT_EQ(ReadSwagMoments(p.run.get(), &moments), absl::OkStatus());
+  TF_ASSERT_OK_AND_ASSIGN(SwagMoments moments, ReadSwagMoments(p.run.get()));
   auto bits = [&](int64_t seed, int64_t sample) {
     const auto weights = SwagSample(moments, seed, sample);
     return std::string(weights.at("theta").tensor_data()) +
@@ -169,8 +173,8 @@ TEST(SwagTest, MomentsSurviveACheckpointBitForBit) {
   Problem whole(Swag()), first(Swag()), second(Swag());
   Trained(&whole, 8);
   Trained(&first, 5);
-  ASSERT_EQ(first.run->Save(dir), absl::OkStatus());
-  ASSERT_EQ(second.run->Restore(dir, nullptr), absl::OkStatus());
+  ASSERT_THAT(first.run->Save(dir), IsOk());
+  ASSERT_THAT(second.run->Restore(dir), IsOk());
   second.Train(whole.run->step());
   const auto a = whole.State(), b = second.State();
   for (const auto& [name, tensor] : a) {
@@ -188,22 +192,21 @@ TEST(SwagErrors, WhatCannotBeIsNamed) {
             "`swag_rank` must be at least 2, or 0 for no SWAG. Received: swag_rank=1");
   options = Swag().options;
   options.swa_start = -1;
-  EXPECT_TRUE(absl::StrContains(complaint(options), "`swag_rank` must be 0 without SWA"));
+  EXPECT_THAT(complaint(options), HasSubstr("`swag_rank` must be 0 without SWA"));
   options = Swag().options;
   options.members = 3;
-  EXPECT_TRUE(absl::StrContains(complaint(options), "`swag_rank` must be 0 with members"));
+  EXPECT_THAT(complaint(options), HasSubstr("`swag_rank` must be 0 with members"));
 
-  SwagMoments moments;
   Problem early(Swag());
-  ASSERT_EQ(early.run->Initialize(), absl::OkStatus());
+  ASSERT_THAT(early.run->Initialize(), IsOk());
   early.Train(kFirst - 1);
-  EXPECT_EQ(ReadSwagMoments(early.run.get(), &moments).message(),
-            "SWA must have taken a sample. Received: none at step 2");
+  EXPECT_THAT(ReadSwagMoments(early.run.get()),
+              StatusIs(_, "SWA must have taken a sample. Received: none at step 2"));
   Case plain = Swag();
   plain.options.swag_rank = 0;
   Problem without(plain);
-  EXPECT_TRUE(absl::StrContains(ReadSwagMoments(without.run.get(), &moments).message(),
-                                "the run must collect SWAG's moments"));
+  EXPECT_THAT(ReadSwagMoments(without.run.get()),
+              StatusIs(_, HasSubstr("the run must collect SWAG's moments")));
 }
 
 }  // namespace

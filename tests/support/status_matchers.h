@@ -1,41 +1,56 @@
-// gmock matchers of absl::Status and absl::StatusOr, as Abseil has them in a header that
-// TensorFlow's wheel leaves out:
+// GoogleMock's matchers for absl::Status and absl::StatusOr.
 //
-//   EXPECT_THAT(run.Start(), IsOk());
-//   EXPECT_THAT(Read(path), StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+//   EXPECT_THAT(run->Initialize(), IsOk());
+//   EXPECT_THAT(run->Restore(dir), StatusIs(absl::StatusCode::kNotFound));
+//   EXPECT_THAT(options.Check(), StatusIs(_, HasSubstr("`members` must be")));
+//
+// The value of a StatusOr: TF_ASSERT_OK_AND_ASSIGN, of TensorFlow's statusor.h, or ExpectValue.
 #ifndef LATE_PHASE_TESTS_SUPPORT_STATUS_MATCHERS_H_
 #define LATE_PHASE_TESTS_SUPPORT_STATUS_MATCHERS_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace late_phase {
 namespace test_util {
 
-inline const absl::Status& ToStatus(const absl::Status& status) { return status; }
+inline const absl::Status& GetStatus(const absl::Status& status) { return status; }
 template <typename T>
-const absl::Status& ToStatus(const absl::StatusOr<T>& value) {
+const absl::Status& GetStatus(const absl::StatusOr<T>& value) {
   return value.status();
 }
 
-MATCHER(IsOk, negation ? "is an error" : "is OK") {
-  const absl::Status& status = ToStatus(arg);
-  if (!status.ok()) *result_listener << "which is " << status;
-  return status.ok();
+MATCHER(IsOk, negation ? "is not OK" : "is OK") {
+  *result_listener << GetStatus(arg);
+  return GetStatus(arg).ok();
 }
 
-// `code` and `message` are values or matchers.
-MATCHER_P2(StatusIs, code, message,
-           "has a code that " + ::testing::DescribeMatcher<absl::StatusCode>(code, negation) +
-               (negation ? " or" : " and") + " a message that " +
-               ::testing::DescribeMatcher<std::string>(message, negation)) {
-  const absl::Status& status = ToStatus(arg);
-  *result_listener << "which is " << status;
-  return ::testing::Matches(code)(status.code()) &&
-         ::testing::Matches(message)(std::string(status.message()));
+// code: a code, or a matcher of codes, as _.
+MATCHER_P(StatusIs, code, "") {
+  *result_listener << GetStatus(arg);
+  return ::testing::ExplainMatchResult(code, GetStatus(arg).code(), result_listener);
+}
+
+// message: a text, or a matcher of texts.
+MATCHER_P2(StatusIs, code, message, "") {
+  *result_listener << GetStatus(arg) << " ";
+  return ::testing::ExplainMatchResult(code, GetStatus(arg).code(), result_listener) &&
+         ::testing::ExplainMatchResult(message, std::string(GetStatus(arg).message()),
+                                       result_listener);
+}
+
+// The value, which must be there; else the test fails, and it is a default one. For functions that
+// return something; elsewhere TF_ASSERT_OK_AND_ASSIGN.
+template <typename T>
+T ExpectValue(absl::StatusOr<T> value) {
+  EXPECT_THAT(value, IsOk());
+  return value.ok() ? *std::move(value) : T();
 }
 
 }  // namespace test_util

@@ -20,20 +20,16 @@ _LIBRARIES = {
         linkopts = ["-l:libboost_context.a"],
     ),
     "cli11": struct(package = "libcli11-dev", header = "CLI/CLI.hpp", linkopts = []),
-    "gmock": struct(
+    # GoogleMock's package brings GoogleTest's along.
+    "gtest": struct(
         package = "libgmock-dev",
         header = "gmock/gmock.h",
         linkopts = ["-l:libgmock.a", "-l:libgtest.a", "-lpthread"],
     ),
-    "gtest": struct(
-        package = "libgtest-dev",
-        header = "gtest/gtest.h",
-        linkopts = ["-l:libgtest.a", "-lpthread"],
-    ),
     "gtest_main": struct(
-        package = "libgtest-dev",
-        header = "gtest/gtest.h",
-        linkopts = ["-l:libgtest_main.a", "-l:libgtest.a", "-lpthread"],
+        package = "libgmock-dev",
+        header = "gmock/gmock.h",
+        linkopts = ["-l:libgtest_main.a", "-l:libgmock.a", "-l:libgtest.a", "-lpthread"],
     ),
     # Headers only: code paths are chosen at run time by the project itself (kernels/cpu/cpu_target.h).
     "highway": struct(package = "libhwy-dev", header = "hwy/highway.h", linkopts = []),

@@ -26,7 +26,7 @@
 #include "tensorflow/cc/ops/data_flow_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
 #include "tensorflow/core/framework/tensor_util.h"
-#include "tools/bench/bench_program.h"
+#include "tools/bench/bench_graph.h"
 #include "tools/bench/bench_wide_resnet.h"
 #include "tools/bench/memory_pass.h"
 
@@ -93,10 +93,10 @@ Tensor Stacked(const Tensor& row) {
 class Pass {
  public:
   Pass(const Layer& layer, const Arrays& arrays, bool ours) {
-    const tf::Scope& s = program_.scope();
-    const Output x = program_.Input("x", tf::DT_FLOAT);
+    const tf::Scope& s = graph_.scope();
+    const Output x = graph_.Input("x", tf::DT_FLOAT);
     feeds_ = {{"x", arrays.x}};
-    const Output fed_dy = program_.Input("dy", tf::DT_FLOAT);
+    const Output fed_dy = graph_.Input("dy", tf::DT_FLOAT);
     stage_ =
         tf::ops::Stage(s, {fed_dy}, tf::ops::Stage::SharedName("staged")).operation.node()->name();
     const Output dy =
@@ -120,24 +120,24 @@ class Pass {
     results_ = {y.name()};
     for (const Output& gradient : gradients) results_.push_back(gradient.name());
     for (const Output& gradient : gradients) targets_.push_back(gradient.node()->name());
-    program_.Start();
+    graph_.Start();
   }
 
   void Stage(const Tensor& dy) {
     // A copy, or the array would be shared with the caller.
-    program_.Run({{"dy", tf::tensor::DeepCopy(dy)}}, {stage_});
+    graph_.Run({{"dy", tf::tensor::DeepCopy(dy)}}, {stage_});
   }
 
   // REQUIRES: a staged dy for every run.
-  void Run() { program_.Run(feeds_, targets_); }
+  void Run() { graph_.Run(feeds_, targets_); }
 
   // y, then the gradients of x, scale and offset.
-  std::vector<Tensor> Results() { return program_.Fetch(feeds_, results_); }
+  std::vector<Tensor> Results() { return graph_.Fetch(feeds_, results_); }
 
  private:
   // TensorFlow normalises images alone.
   Output AddStock(const Layer& layer, const Output& x, const Output& scale, const Output& offset) {
-    const tf::Scope& s = program_.scope();
+    const tf::Scope& s = graph_.scope();
     const bool image = layer.shape.size() == 4;
     const int channels = static_cast<int>(layer.channels());
     const Output none = tf::ops::Const(s, Tensor(tf::DT_FLOAT, TensorShape({0})));
@@ -149,8 +149,8 @@ class Pass {
     return layer.relu ? tf::ops::Relu(s, y) : y;
   }
 
-  Program program_;
-  Program::Feeds feeds_;
+  BenchGraph graph_;
+  BenchGraph::Feeds feeds_;
   std::string stage_;
   std::vector<std::string> results_, targets_;
 };

@@ -46,7 +46,7 @@ std::vector<T> ReadArray(const std::string& folder, const std::string& name) {
 
 // tokens [S,T+1,N] as a text that cuts into the same minibatches: N streams of S·T + 1 bytes, and
 // what the other splits need.
-ByteText TextOf(const std::string& folder, int64_t* characters) {
+ByteText WriteText(const std::string& folder, int64_t* characters) {
   const std::vector<int32_t> tokens = ReadArray<int32_t>(folder, "tokens");
   const int64_t S = tokens.size() / ((kTime + 1) * kBatch), length = S * kTime + 1;
   *characters = kBatch * length;
@@ -71,15 +71,15 @@ ByteText TextOf(const std::string& folder, int64_t* characters) {
 class Model {
  public:
   Model(const std::string& folder, int64_t K, int threads)
-      : text_(TextOf(folder, &options_.limits.train_characters)) {
+      : text_(WriteText(folder, &options_.limits.train_characters)) {
     options_.model = K > 1 ? "late-phase" : "rank1";
     options_.members = K;
     options_.units = kUnits;
     options_.t0 = 0;
     options_.sigma = 0;
     options_.swa_start = -1;
-    Require(Enwik8::Create(options_, &text_, &task_));
-    Require(task_->MakeRun(threads, &run_));
+    task_ = Require(Enwik8::Create(options_, &text_));
+    run_ = Require(task_->MakeRun(threads));
     Require(run_->Initialize());
     const std::pair<const char*, const char*> names[] = {{"embedding", "E"},
                                                          {"kernel", "W"},
@@ -110,11 +110,9 @@ class Model {
 
   // Seconds of one step, feeds not counted: training prepares them on another thread.
   double Step() {
-    Run::Feeds feeds;
-    Require(task_->Batch(run_->step(), &feeds));
-    std::vector<Tensor> outputs;
+    const Run::Feeds feeds = Require(task_->Batch(run_->step()));
     const auto begin = std::chrono::steady_clock::now();
-    Require(run_->Step(feeds, {task_->loss()}, &outputs));
+    const std::vector<Tensor> outputs = Require(run_->Step(feeds, {task_->loss()}));
     const auto end = std::chrono::steady_clock::now();
     loss_ = outputs[0].scalar<float>()();
     return std::chrono::duration<double>(end - begin).count();

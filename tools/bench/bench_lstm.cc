@@ -91,7 +91,7 @@ class Step {
     }
     tensorflow::GraphDef graph;
     TF_CHECK_OK(scope.ToGraphDef(&graph));
-    TF_CHECK_OK(OpenSession(Threads(), &session_));
+    session_ = OpenSession(Threads()).value();
     TF_CHECK_OK(session_->Create(graph));
     Run();
   }

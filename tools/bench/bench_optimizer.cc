@@ -23,7 +23,7 @@
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
 #include "tensorflow/cc/ops/training_ops.h"
-#include "tools/bench/bench_program.h"
+#include "tools/bench/bench_graph.h"
 #include "tools/bench/memory_pass.h"
 
 namespace late_phase {
@@ -91,14 +91,14 @@ class BaseUpdate {
       const std::string number = std::to_string(i);
       const Tensor zeros = Zeros(weights[i].shape());
       Weight weight;
-      weight.var = program_.Variable("var" + number, weights[i]);
-      weight.sum = program_.Variable("sum" + number, zeros);
-      if (rule != Rule::kSgd) weight.slots[0] = program_.Variable("slot" + number, zeros);
-      if (rule == Rule::kAdam) weight.slots[1] = program_.Variable("second" + number, zeros);
-      weight.grad = program_.Input("grad" + number, tf::DT_FLOAT);
+      weight.var = graph_.Variable("var" + number, weights[i]);
+      weight.sum = graph_.Variable("sum" + number, zeros);
+      if (rule != Rule::kSgd) weight.slots[0] = graph_.Variable("slot" + number, zeros);
+      if (rule == Rule::kAdam) weight.slots[1] = graph_.Variable("second" + number, zeros);
+      weight.grad = graph_.Input("grad" + number, tf::DT_FLOAT);
       feeds_.push_back({weight.grad.node()->name(), gradients[i]});
       reads_.push_back(
-          tf::ops::ReadVariableOp(program_.scope(), weight.var, tf::DT_FLOAT).value.name());
+          tf::ops::ReadVariableOp(graph_.scope(), weight.var, tf::DT_FLOAT).value.name());
       if (maker == Maker::kOurs) {
         AddOurs(rule, weight, number);
       } else {
@@ -106,7 +106,7 @@ class BaseUpdate {
       }
     }
     if (maker == Maker::kOurs) feeds_.push_back({"member", {}});
-    program_.Start();
+    graph_.Start();
   }
 
   // A minibatch that is not the last of its cycle.
@@ -124,8 +124,8 @@ class BaseUpdate {
   double Difference(BaseUpdate* other) {
     double difference = 0, size = 0;
     for (size_t i = 0; i < reads_.size(); ++i) {
-      const Tensor a = program_.Fetch({}, {reads_[i]})[0];
-      const Tensor b = other->program_.Fetch({}, {other->reads_[i]})[0];
+      const Tensor a = graph_.Fetch({}, {reads_[i]})[0];
+      const Tensor b = other->graph_.Fetch({}, {other->reads_[i]})[0];
       const float *x = a.flat<float>().data(), *y = b.flat<float>().data();
       for (int64_t j = 0; j < a.NumElements(); ++j) {
         difference = Worse(difference, std::abs(static_cast<double>(x[j]) - y[j]));
@@ -142,12 +142,12 @@ class BaseUpdate {
 
   void Run(const std::vector<std::string>& targets, int32_t member) {
     if (maker_ == Maker::kOurs) feeds_.back().second = ScalarTensor(member);
-    program_.Run(feeds_, targets);
+    graph_.Run(feeds_, targets);
   }
 
   void AddOurs(Rule rule, const Weight& w, const std::string& number) {
-    const tf::Scope& s = program_.scope();
-    if (!member_.node()) member_ = program_.Input("member", tf::DT_INT32);
+    const tf::Scope& s = graph_.scope();
+    if (!member_.node()) member_ = graph_.Input("member", tf::DT_INT32);
     tf::Operation update;
     if (rule == Rule::kSgd) {
       update = ops::BaseApplySgd(s, w.var, w.sum, member_, kMembers, kScale, kRate, kWeightDecay,
@@ -156,7 +156,7 @@ class BaseUpdate {
       update = ops::BaseApplyMomentum(s, w.var, w.slots[0], w.sum, member_, kMembers, kScale, kRate,
                                       kMomentum, kWeightDecay, w.grad, true);
     } else {
-      const Output count = program_.Variable("count" + number, ScalarTensor<int64_t>(0));
+      const Output count = graph_.Variable("count" + number, ScalarTensor<int64_t>(0));
       update = ops::BaseApplyAdam(s, w.var, w.slots[0], w.slots[1], count, w.sum, member_, kMembers,
                                   kScale, kRate, kBeta1, kBeta2, kEpsilon, kWeightDecay, w.grad);
     }
@@ -168,7 +168,7 @@ class BaseUpdate {
   // In place: sum −= −scale·grad; sum −= −weight_decay·var; the rule with sum; sum = 0, where −= is
   // TensorFlow's gradient descent: fewer passes and no temporary array but the zeros.
   void AddStock(Rule rule, bool in_place, const Weight& w) {
-    const tf::Scope& s = program_.scope();
+    const tf::Scope& s = graph_.scope();
     auto after = [&](const tf::Operation& operation) {
       return s.WithControlDependencies(std::vector<tf::Operation>{operation});
     };
@@ -205,9 +205,9 @@ class BaseUpdate {
   }
 
   const Maker maker_;
-  Program program_;
+  BenchGraph graph_;
   Output member_;
-  Program::Feeds feeds_;
+  BenchGraph::Feeds feeds_;
   std::vector<std::string> accumulate_, apply_, reads_;
 };
 
@@ -215,11 +215,11 @@ class BaseUpdate {
 class MemberOps {
  public:
   MemberOps(const Tensor& rows, const Tensor& row, const Tensor& gradient) {
-    const tf::Scope& s = program_.scope();
-    const Output stack = program_.Variable("rows", rows);
-    const Output single = program_.Variable("single", row);
-    const Output average = program_.Variable("average", row);
-    const Output grad = program_.Input("grad", tf::DT_FLOAT);
+    const tf::Scope& s = graph_.scope();
+    const Output stack = graph_.Variable("rows", rows);
+    const Output single = graph_.Variable("single", row);
+    const Output average = graph_.Variable("average", row);
+    const Output grad = graph_.Input("grad", tf::DT_FLOAT);
     feeds_.push_back({"grad", gradient});
     auto add = [&](const std::string& name, const tf::Operation& operation) {
       targets_.push_back({name, operation.node()->name()});
@@ -233,19 +233,19 @@ class MemberOps {
     targets_.push_back({"Collapse", mean.node()->name()});
     add("MemberSgd", ops::MemberApplySgd(s, stack, 3, kRate, 0.0f, grad));
     add("StockSgd", tf::ops::ResourceApplyGradientDescent(s, single, kRate, grad));
-    program_.Start();
+    graph_.Start();
     for (const auto& [name, target] : targets_) Run(name);
   }
 
   void Run(const std::string& name) {
     for (const auto& [known, target] : targets_) {
-      if (known == name) program_.Run(feeds_, {target});
+      if (known == name) graph_.Run(feeds_, {target});
     }
   }
 
  private:
-  Program program_;
-  Program::Feeds feeds_;
+  BenchGraph graph_;
+  BenchGraph::Feeds feeds_;
   std::vector<std::pair<std::string, std::string>> targets_;
 };
 

@@ -18,7 +18,7 @@
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/cc/ops/nn_ops.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
-#include "tools/bench/bench_program.h"
+#include "tools/bench/bench_graph.h"
 
 namespace late_phase {
 namespace {
@@ -86,7 +86,7 @@ class Model {
     const UpdateRule sgd = UpdateRule::Momentum(0.01).WithDecay(5e-4);
     TF_CHECK_OK(
         late_phase.Minimize(loss, sgd, sgd, stock ? theirs.stock_updates() : ours.updates()));
-    TF_CHECK_OK(Run::Create(late_phase, Threads(), {}, &run_));
+    run_ = Run::Create(late_phase, Threads()).value();
     TF_CHECK_OK(run_->Initialize());
   }
 

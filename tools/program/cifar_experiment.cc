@@ -4,12 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/program/image_evaluation.h"
 #include "tools/program/session.h"
 
 namespace late_phase {
 
-const Program& CifarExperiment::program() const {
-  static const Program* const program = new Program{
+const ExperimentInfo& CifarExperiment::info() const {
+  static const auto* const info = new ExperimentInfo{
       /*name=*/"cifar",
       /*description=*/
       "Trains the paper's image networks on CIFAR: plain, and with late-phase weights.",
@@ -28,7 +29,7 @@ const Program& CifarExperiment::program() const {
       /*columns=*/
       {MetricColumn("accuracy"), MetricColumn("nll"), MetricColumn("ece"), MetricColumn("brier")},
       /*network_settings=*/{"dataset", "network", "depth", "width"}};
-  return *program;
+  return *info;
 }
 
 SettingList CifarExperiment::OwnSettings() {
@@ -95,19 +96,20 @@ std::unique_ptr<Experiment> CifarExperiment::Copy() const {
 
 void CifarExperiment::OpenData(const std::string& path, DataFiles* files) {
   const char* elsewhere = std::getenv("LATE_PHASE_DATA");
-  auto data = std::make_shared<CifarData>();
-  const std::string complaint = data->Divide(
+  std::shared_ptr<const CifarImages> images =
       files->Cifar(options_.dataset == "cifar10" ? CifarSet::kCifar10 : CifarSet::kCifar100,
-                   path.empty() && elsewhere != nullptr ? elsewhere : path),
-      options_.train_images, options_.validation_images, options_.test_images);
-  if (!complaint.empty()) throw UsageError(complaint);
-  data_ = std::move(data);
+                   path.empty() && elsewhere != nullptr ? elsewhere : path);
+  data_ = std::make_shared<const CifarData>(Require(CifarData::Divide(
+      std::move(images), options_.train_images, options_.validation_images, options_.test_images)));
 }
 
 std::unique_ptr<Task> CifarExperiment::MakeTask() const {
-  std::unique_ptr<Cifar> task;
-  Require(Cifar::Create(options_, data_.get(), &task));
-  return task;
+  return Require(Cifar::Create(options_, data_.get()));
+}
+
+Evaluation CifarExperiment::Evaluate(const std::vector<EvaluatedRun>& runs,
+                                     const EvaluationOptions& options) const {
+  return EvaluateImages(runs, options);
 }
 
 std::string CifarExperiment::Advice() const {

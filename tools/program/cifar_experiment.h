@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/images/cifar.h"
 #include "tools/program/experiment.h"
@@ -12,12 +13,15 @@ namespace late_phase {
 
 class CifarExperiment : public Experiment {
  public:
-  const Program& program() const override;
+  const ExperimentInfo& info() const override;
   Recipe& recipe() override { return options_; }
   const Recipe& recipe() const override { return options_; }
   std::unique_ptr<Experiment> Copy() const override;
   void OpenData(const std::string& path, DataFiles* files) override;
   std::unique_ptr<Task> MakeTask() const override;
+  Evaluation Evaluate(const std::vector<EvaluatedRun>& runs,
+                      const EvaluationOptions& options) const override;
+  bool ClassifiesImages() const override { return true; }
   std::string Advice() const override;
 
   const CifarOptions& options() const { return options_; }

@@ -8,8 +8,8 @@
 
 namespace late_phase {
 
-const Program& Enwik8Experiment::program() const {
-  static const Program* const program = new Program{
+const ExperimentInfo& Enwik8Experiment::info() const {
+  static const auto* const info = new ExperimentInfo{
       /*name=*/"enwik8",
       /*description=*/
       "Trains the paper's enwik8 LSTM: plain, with rank-1 factors, with late-phase ones.",
@@ -30,7 +30,7 @@ const Program& Enwik8Experiment::program() const {
       /*progress=*/ProgressColumn("bpc"),
       /*columns=*/{MetricColumn("bpc")},
       /*network_settings=*/{"units", "embedding"}};
-  return *program;
+  return *info;
 }
 
 SettingList Enwik8Experiment::OwnSettings() {
@@ -65,7 +65,7 @@ std::unique_ptr<Experiment> Enwik8Experiment::Copy() const {
 void Enwik8Experiment::OpenData(const std::string& path, DataFiles* files) {
   std::string checked = path;
   if (HasDriver()) {
-    nlohmann::ordered_json need = {{"needs", program().name}, {"data", nullptr}};
+    nlohmann::ordered_json need = {{"needs", info().name}, {"data", nullptr}};
     if (!path.empty()) need["data"] = path;
     checked = AskDriver(need);
   }
@@ -74,16 +74,12 @@ void Enwik8Experiment::OpenData(const std::string& path, DataFiles* files) {
 }
 
 std::unique_ptr<Task> Enwik8Experiment::MakeTask() const {
-  std::unique_ptr<Enwik8> task;
-  Require(Enwik8::Create(options_, text_.get(), &task));
-  return task;
+  return Require(Enwik8::Create(options_, text_.get()));
 }
 
 std::unique_ptr<Enwik8> Enwik8Experiment::MakeTaskWithoutText(
     const std::string& checkpoints) const {
-  std::unique_ptr<Enwik8> task;
-  Require(Enwik8::CreateWithoutText(options_, checkpoints, &task));
-  return task;
+  return Require(Enwik8::CreateWithoutText(options_, checkpoints));
 }
 
 std::string Enwik8Experiment::Advice() const {

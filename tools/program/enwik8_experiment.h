@@ -12,7 +12,7 @@ namespace late_phase {
 
 class Enwik8Experiment : public Experiment {
  public:
-  const Program& program() const override;
+  const ExperimentInfo& info() const override;
   Recipe& recipe() override { return options_; }
   const Recipe& recipe() const override { return options_; }
   std::unique_ptr<Experiment> Copy() const override;

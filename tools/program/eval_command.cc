@@ -10,18 +10,17 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "tools/program/command_line.h"
 #include "tools/program/commands.h"
 #include "tools/program/driver.h"
 #include "tools/program/evaluation.h"
 #include "tools/program/experiment.h"
 #include "tools/program/files.h"
-#include "tools/program/image_evaluation.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/runs.h"
 #include "tools/program/session.h"
@@ -38,7 +37,7 @@ struct Command {
   SessionFlags session;
   std::vector<std::string> dirs;
   std::string data, out, weights, flatness;
-  ImageEvaluationOptions images;
+  EvaluationOptions options;
   int64_t corrupt_images = 1000;
   std::vector<std::string> for_images;  // flags given that only image networks know
 };
@@ -57,71 +56,82 @@ std::vector<std::string> WithCorrupt(int argc, char** argv) {
   return arguments;
 }
 
+void AddRunFlags(Command* command, CLI::App* app) {
+  app->add_option("RUN_DIR", command->dirs,
+                  "folders of runs; of several models in one the late-phase one is taken")
+      ->required();
+  app->add_option("--weights", command->weights,
+                  absl::StrCat("with commas between: ", kWeightNames, "; else all that a run has"));
+  app->add_option("--split", command->options.split,
+                  "test, or validation if the run's data has one")
+      ->capture_default_str();
+  app->add_option("--data", command->data, "as in training");
+  app->add_option("--out", command->out,
+                  "folder of evaluation.json and its plots; by default RUN_DIR/evaluation");
+  AddSessionFlags(&command->session, app);
+}
+
+// Of image networks.
+std::vector<CLI::Option*> AddImageFlags(Command* command, CLI::App* app) {
+  EvaluationOptions* options = &command->options;
+  return {app->add_flag("--ensemble", options->ensemble,
+                        "the runs' probabilities averaged, too; of collapsed weights unless "
+                        "--weights says otherwise"),
+          app->add_option("--ood", options->ood,
+                          "images to be told apart by the prediction's entropy: folders of "
+                          "CIFAR, or files of records (label byte, 3072 bytes)"),
+          app->add_option("--corrupt", options->corrupt,
+                          "mean error on corrupted images: a folder of CIFAR-10-C or "
+                          "CIFAR-100-C (.npy); without one, generated from the test images"),
+          app->add_option("--corrupt-images", command->corrupt_images,
+                          "the first test images, of which corrupted ones are generated")
+              ->check(CLI::Range(1, 10000))
+              ->capture_default_str(),
+          app->add_option("--flatness", command->flatness,
+                          "with commas between: σ of the weights' relative noise, at which "
+                          "the rise of the loss is measured"),
+          app->add_option("--flatness-split", options->flatness_split, "training or test images")
+              ->check(CLI::IsMember({"training", "test"}))
+              ->capture_default_str(),
+          app->add_option("--flatness-images", options->flatness_images, "the first ones")
+              ->check(CLI::Range(1, 1000000))
+              ->capture_default_str(),
+          app->add_option("--samples", options->samples,
+                          "draws of mc-dropout, of swag, and of the flatness's noise")
+              ->check(CLI::Range(1, 100000))
+              ->capture_default_str(),
+          app->add_option("--seed", options->seed, "of what is drawn, but for mc-dropout")
+              ->capture_default_str()};
+}
+
+// "0,0.1,0.2"
+std::vector<double> ParseSigmas(const std::string& flatness) {
+  std::vector<double> sigmas;
+  if (flatness.empty()) return sigmas;
+  for (const absl::string_view text : absl::StrSplit(flatness, ',')) {
+    double sigma = -1;
+    if (!absl::SimpleAtod(text, &sigma) || !(sigma >= 0) || std::isinf(sigma)) {
+      throw UsageError(
+          absl::StrCat("`flatness` must be numbers >= 0 with commas between. "
+                       "Received: flatness=",
+                       flatness));
+    }
+    sigmas.push_back(sigma);
+  }
+  return sigmas;
+}
+
 Command Parse(int argc, char** argv) {
   Command command;
-  ImageEvaluationOptions* images = &command.images;
   CLI::App app("The metrics of runs' weights.", CommandName("eval"));
-  app.add_option("RUN_DIR", command.dirs,
-                 "folders of runs; of several models in one the late-phase one is taken")
-      ->required();
-  app.add_option("--weights", command.weights,
-                 absl::StrCat("with commas between: ", kWeightNames, "; else all that a run has"));
-  app.add_option("--split", images->split, "test, or validation if the run's data has one")
-      ->capture_default_str();
-  app.add_option("--data", command.data, "as in training");
-  app.add_option("--out", command.out,
-                 "folder of evaluation.json and its plots; by default RUN_DIR/evaluation");
-  AddSessionFlags(&command.session, &app);
-
-  // Of image networks.
-  std::vector<CLI::Option*> own;
-  own.push_back(app.add_flag("--ensemble", images->ensemble,
-                             "the runs' probabilities averaged, too; of collapsed weights unless "
-                             "--weights says otherwise"));
-  own.push_back(app.add_option("--ood", images->ood,
-                               "images to be told apart by the prediction's entropy: folders of "
-                               "CIFAR, or files of records (label byte, 3072 bytes)"));
-  own.push_back(app.add_option("--corrupt", images->corrupt,
-                               "mean error on corrupted images: a folder of CIFAR-10-C or "
-                               "CIFAR-100-C (.npy); without one, generated from the test images"));
-  own.push_back(app.add_option("--corrupt-images", command.corrupt_images,
-                               "the first test images, of which corrupted ones are generated")
-                    ->check(CLI::Range(1, 10000))
-                    ->capture_default_str());
-  own.push_back(app.add_option("--flatness", command.flatness,
-                               "with commas between: σ of the weights' relative noise, at which "
-                               "the rise of the loss is measured"));
-  own.push_back(
-      app.add_option("--flatness-split", images->flatness_split, "training or test images")
-          ->check(CLI::IsMember({"training", "test"}))
-          ->capture_default_str());
-  own.push_back(app.add_option("--flatness-images", images->flatness_images, "the first ones")
-                    ->check(CLI::Range(1, 1000000))
-                    ->capture_default_str());
-  own.push_back(app.add_option("--samples", images->samples,
-                               "draws of mc-dropout, of swag, and of the flatness's noise")
-                    ->check(CLI::Range(1, 100000))
-                    ->capture_default_str());
-  own.push_back(app.add_option("--seed", images->seed, "of what is drawn, but for mc-dropout")
-                    ->capture_default_str());
+  AddRunFlags(&command, &app);
+  const std::vector<CLI::Option*> for_images = AddImageFlags(&command, &app);
   ParseCommandLine(WithCorrupt(argc, argv), &app);
-  for (const CLI::Option* option : own) {
+  for (const CLI::Option* option : for_images) {
     if (option->count() > 0) command.for_images.push_back(option->get_name());
   }
-  if (!command.weights.empty()) images->weights = absl::StrSplit(command.weights, ',');
-  if (!command.flatness.empty()) {
-    for (const std::string& text :
-         std::vector<std::string>(absl::StrSplit(command.flatness, ','))) {
-      double sigma = -1;
-      if (!absl::SimpleAtod(text, &sigma) || !(sigma >= 0) || std::isinf(sigma)) {
-        throw UsageError(
-            absl::StrCat("`flatness` must be numbers >= 0 with commas between. "
-                         "Received: flatness=",
-                         command.flatness));
-      }
-      images->flatness.push_back(sigma);
-    }
-  }
+  if (!command.weights.empty()) command.options.weights = absl::StrSplit(command.weights, ',');
+  command.options.flatness = ParseSigmas(command.flatness);
   return command;
 }
 
@@ -168,13 +178,13 @@ std::vector<EvaluatedRun> OpenRuns(const Command& command) {
   for (const std::string& dir : command.dirs) {
     EvaluatedRun one{RunFolderIn(dir), nullptr, nullptr, nullptr};
     one.experiment = ReadExperiment(one.folder);
-    const std::string program = one.experiment->program().name;
-    if (!runs.empty() && program != runs[0].experiment->program().name) {
+    const std::string program = one.experiment->info().name;
+    if (!runs.empty() && program != runs[0].experiment->info().name) {
       throw UsageError(absl::StrCat(
-          "the runs must be of one program. Received: ", runs[0].experiment->program().name, " in ",
+          "the runs must be of one program. Received: ", runs[0].experiment->info().name, " in ",
           runs[0].folder, " and ", program, " in ", one.folder));
     }
-    if (program != "cifar" && !command.for_images.empty()) {
+    if (!one.experiment->ClassifiesImages() && !command.for_images.empty()) {
       throw UsageError(absl::StrCat(command.for_images[0],
                                     " is for runs of cifar, whose networks classify images. "
                                     "Received: a run of ",
@@ -183,50 +193,11 @@ std::vector<EvaluatedRun> OpenRuns(const Command& command) {
     one.experiment->recipe().device = command.session.device;
     one.experiment->OpenData(command.data, &files);
     one.task = one.experiment->MakeTask();
-    RequireSplit(command.images.split, one.task->splits());
+    RequireSplit(command.options.split, one.task->splits());
     one.run = RestoreRun(one.folder, command.session.threads, one.task.get());
     runs.push_back(std::move(one));
   }
   return runs;
-}
-
-// Rows of a task that knows its metrics and nothing else of its predictions.
-std::vector<EvaluationRow> EvaluateTasks(const std::vector<EvaluatedRun>& runs,
-                                         const ImageEvaluationOptions& asked) {
-  const Split split = asked.split == "test" ? Split::kTest : Split::kValidation;
-  std::vector<std::vector<std::string>> names;
-  for (const std::string& name : asked.weights) {
-    if (name != "mc-dropout" && name != "swag") continue;
-    throw NoSuchWeights(name, *runs[0].task, *runs[0].run,
-                        absl::StrCat(name, " is for runs of cifar"));
-  }
-  for (const EvaluatedRun& one : runs)
-    names.push_back(WeightNames(asked.weights, *one.task, *one.run));
-  std::vector<EvaluationRow> rows;
-  for (size_t r = 0; r < runs.size(); ++r) {
-    Task* task = runs[r].task.get();
-    Run* run = runs[r].run.get();
-    std::vector<Metrics> members;
-    Metrics ensemble;
-    if (absl::c_linear_search(names[r], "ensemble")) {
-      Require(task->EvaluateMembers(run, split, &members, &ensemble));
-    }
-    for (const std::string& name : names[r]) {
-      Metrics metrics;
-      if (name == "ensemble") {
-        metrics = ensemble;
-      } else if (name == "collapsed" || name == "swa") {
-        Require(task->Evaluate(run, split, WeightSetOf(name, *task, *run), 0, &metrics));
-      } else if (!members.empty()) {
-        metrics = members[MemberOf(name, *task, *run)];
-      } else {
-        Require(
-            task->Evaluate(run, split, WeightSet::kCurrent, MemberOf(name, *task, *run), &metrics));
-      }
-      rows.push_back({runs[r].folder, name, metrics, Json(metrics)});
-    }
-  }
-  return rows;
 }
 
 // Of one run: its weights and their metrics. Of several: their folders, too.
@@ -237,7 +208,7 @@ std::string TableText(const std::vector<EvaluatedRun>& runs, const std::string& 
   for (const EvaluatedRun& run : runs) {
     absl::StrAppend(&text, run.folder, ", step ", run.run->step(), "\n");
   }
-  std::vector<Column> columns = runs[0].experiment->program().columns;
+  std::vector<Column> columns = runs[0].experiment->info().columns;
   for (Column& column : columns) column.head = absl::StrCat(split, " ", column.head);
   columns.insert(columns.end(), further.begin(), further.end());
   absl::StrAppend(&text, "\n|", several ? " run |" : "", " weights |");
@@ -255,8 +226,8 @@ std::string TableText(const std::vector<EvaluatedRun>& runs, const std::string& 
 }
 
 Json EvaluationJson(const std::vector<EvaluatedRun>& runs, const std::string& split,
-                    const ImageEvaluation& evaluation) {
-  Json json = {{"program", runs[0].experiment->program().name}, {"split", split}};
+                    const Evaluation& evaluation) {
+  Json json = {{"program", runs[0].experiment->info().name}, {"split", split}};
   for (const EvaluatedRun& run : runs) {
     json["runs"].push_back({{"run", run.folder},
                             {"model", run.experiment->recipe().model},
@@ -273,10 +244,10 @@ Json EvaluationJson(const std::vector<EvaluatedRun>& runs, const std::string& sp
 }
 
 // The folder of corrupted images that the driver generates.
-std::string CorruptedImagesOf(const Command& command) {
+std::string GenerateCorruptedImages(const Command& command) {
   if (!HasDriver()) {
     throw UsageError("`corrupt` must name a folder of corrupted images. Received: corrupt=" +
-                     command.images.corrupt);
+                     command.options.corrupt);
   }
   Json need = {{"needs", "corruptions"},
                {"run", command.dirs[0]},
@@ -291,14 +262,10 @@ int Main(int argc, char** argv) {
   ChooseDevice(&command.session);
   const std::vector<EvaluatedRun> runs = OpenRuns(command);
   SettleOut(&command);
-  if (command.images.corrupt == kGenerated) command.images.corrupt = CorruptedImagesOf(command);
-  const std::string& split = command.images.split;
-  ImageEvaluation evaluation;
-  if (runs[0].experiment->program().name == "cifar") {
-    evaluation = EvaluateImages(runs, command.images);
-  } else {
-    evaluation.rows = EvaluateTasks(runs, command.images);
-  }
+  if (command.options.corrupt == kGenerated)
+    command.options.corrupt = GenerateCorruptedImages(command);
+  const std::string& split = command.options.split;
+  const Evaluation evaluation = runs[0].experiment->Evaluate(runs, command.options);
   const FinishFirst finish(CommandName("eval") + ": writing its results");
   std::fputs(TableText(runs, split, evaluation.columns, evaluation.rows).c_str(), stdout);
   std::fputs(evaluation.below.c_str(), stdout);

@@ -1,9 +1,9 @@
-// What `eval` works on and what comes out of it. The command is tools/program/eval_command.cc; the
-// metrics of image networks are computed in tools/program/image_evaluation.cc.
+// What `eval` works on and what comes out of it (Experiment::Evaluate). The command is
+// tools/program/eval_command.cc.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_EVALUATION_H_
 #define LATE_PHASE_TOOLS_PROGRAM_EVALUATION_H_
 
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +28,27 @@ struct EvaluationRow {
   std::string run, weights;
   Metrics metrics;  // by the columns' names
   Json details = Json::object();
+};
+
+// What is asked for. All below `weights` is about networks that classify images.
+struct EvaluationOptions {
+  std::string split = "test";
+  std::vector<std::string> weights;  // empty: all that a run has
+  bool ensemble = false;             // the runs' predictions averaged, too
+  std::vector<std::string> ood;      // paths (models/images/image_set.h)
+  std::string corrupt;               // folder (models/images/corrupted_images.h); empty: none
+  std::vector<double> flatness;      // σ; empty: not measured
+  std::string flatness_split = "training";
+  int64_t flatness_images = 10000;  // the first ones
+  int64_t samples = 10;             // draws of mc-dropout, of swag and of the flatness
+  int64_t seed = 0;                 // of the draws
+};
+
+struct Evaluation {
+  std::vector<Column> columns;  // of what goes beyond the experiment's own
+  std::vector<EvaluationRow> rows;
+  Json details = Json::object();  // of evaluation.json, beside the rows
+  std::string below;              // text below the table: what it does not say, and further tables
 };
 
 }  // namespace late_phase

@@ -9,11 +9,11 @@ namespace late_phase {
 
 SettingList Experiment::Settings() {
   Recipe* r = &recipe();
-  program_name_ = program().name;
+  name_ = info().name;
   std::vector<std::string> models = {"all", "all-controls"};
-  for (const Program::Model& model : program().models) models.push_back(model.name);
+  for (const ExperimentInfo::Model& model : info().models) models.push_back(model.name);
   SettingList settings = {
-      Choice("program", "what this is a run of", {program_name_}, &program_name_),
+      Choice("program", "what this is a run of", {name_}, &name_),
       Choice(
           "model",
           "what to train; \"all\": the compared models; \"all-controls\": these and every control",
@@ -62,16 +62,16 @@ SettingList Experiment::Settings() {
   return settings;
 }
 
-std::unique_ptr<Experiment> MakeExperiment(const std::string& program) {
+std::unique_ptr<Experiment> MakeExperiment(const std::string& name) {
   std::unique_ptr<Experiment> all[] = {std::make_unique<Enwik8Experiment>(),
                                        std::make_unique<CifarExperiment>()};
   std::vector<std::string> names;
   for (std::unique_ptr<Experiment>& experiment : all) {
-    if (experiment->program().name == program) return std::move(experiment);
-    names.push_back(experiment->program().name);
+    if (experiment->info().name == name) return std::move(experiment);
+    names.push_back(experiment->info().name);
   }
   throw UsageError(absl::StrCat("the training program must be one of ", absl::StrJoin(names, ", "),
-                                ". Received: ", program));
+                                ". Received: ", name));
 }
 
 }  // namespace late_phase

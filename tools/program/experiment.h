@@ -15,8 +15,12 @@
 
 namespace late_phase {
 
-// What is the same for all runs of a program.
-struct Program {
+struct EvaluatedRun;
+struct Evaluation;
+struct EvaluationOptions;
+
+// What is the same for all runs of an experiment.
+struct ExperimentInfo {
   std::string name;
   std::string description;  // the first line of --help
   std::string data_help;    // of --data
@@ -30,7 +34,7 @@ struct Program {
   // In the order in which they are trained, each after what it is forked from. "all-controls" has
   // the models of "all", too.
   std::vector<Model> models;
-  Column progress;              // of the training loss (Task::OfLoss)
+  Column progress;              // of the training loss (Task::LossMetrics)
   std::vector<Column> columns;  // of a trained model (Task::Evaluate)
   // Settings that must be the same in a run whose weights another one starts from.
   std::vector<std::string> network_settings;
@@ -41,7 +45,7 @@ class Experiment {
  public:
   virtual ~Experiment() = default;
 
-  virtual const Program& program() const = 0;
+  virtual const ExperimentInfo& info() const = 0;
   virtual Recipe& recipe() = 0;
   virtual const Recipe& recipe() const = 0;
   // With its own values; the data is shared.
@@ -51,6 +55,14 @@ class Experiment {
   // experiment, or a copy of it, is there.
   virtual void OpenData(const std::string& path, DataFiles* files) = 0;
   virtual std::unique_ptr<Task> MakeTask() const = 0;
+
+  // Evaluates trained runs of this experiment. Unless it is said otherwise: the metrics that its
+  // tasks know, of every set of weights that is asked for. Throws UsageError for what the user can
+  // mend, before anything is computed.
+  virtual Evaluation Evaluate(const std::vector<EvaluatedRun>& runs,
+                              const EvaluationOptions& options) const;
+  // Whether the options of EvaluationOptions that are about images mean anything here.
+  virtual bool ClassifiesImages() const { return false; }
 
   // Ends the message about a loss that is not finite.
   virtual std::string Advice() const = 0;
@@ -67,11 +79,11 @@ class Experiment {
   virtual SettingList OwnSettings() = 0;
 
  private:
-  std::string program_name_;  // as config.toml has it
+  std::string name_;  // `program` in config.toml
 };
 
 // UsageError with the names there are if there is no such program.
-std::unique_ptr<Experiment> MakeExperiment(const std::string& program);
+std::unique_ptr<Experiment> MakeExperiment(const std::string& name);
 
 }  // namespace late_phase
 

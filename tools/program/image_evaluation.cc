@@ -14,7 +14,6 @@
 #include "tools/program/cifar_experiment.h"
 #include "tools/program/predictors.h"
 #include "tools/program/progress_line.h"
-#include "tools/program/runs.h"
 #include "tools/program/session.h"
 #include "tools/program/weight_names.h"
 
@@ -23,7 +22,7 @@ namespace {
 
 constexpr int64_t kEntropyBins = 50;
 
-const CifarExperiment& ExperimentOf(const EvaluatedRun& run) {
+const CifarExperiment& GetExperiment(const EvaluatedRun& run) {
   return static_cast<const CifarExperiment&>(*run.experiment);
 }
 
@@ -46,15 +45,6 @@ std::vector<NamedImages> ReadSets(const std::vector<std::string>& paths) {
   return sets;
 }
 
-ClassificationMetrics MetricsOf(const Probabilities& probabilities, const ImageView& images) {
-  const int64_t classes = static_cast<int64_t>(probabilities.size()) / images.count;
-  ClassificationMetrics metrics(classes);
-  for (int64_t i = 0; i < images.count; ++i) {
-    metrics.Add(&probabilities[i * classes], images.labels[i]);
-  }
-  return metrics;
-}
-
 std::vector<double> Entropies(const Probabilities& probabilities, int64_t count) {
   const int64_t classes = static_cast<int64_t>(probabilities.size()) / count;
   std::vector<double> entropies(count);
@@ -65,7 +55,7 @@ std::vector<double> Entropies(const Probabilities& probabilities, int64_t count)
 // The suite at work: each part predicts what it needs and adds to the rows.
 class Suite {
  public:
-  Suite(const std::vector<EvaluatedRun>& runs, const ImageEvaluationOptions& options)
+  Suite(const std::vector<EvaluatedRun>& runs, const EvaluationOptions& options)
       : runs_(runs),
         options_(options),
         predictors_(runs, options.weights, options.ensemble, options.samples, options.seed),
@@ -82,7 +72,7 @@ class Suite {
         flat_.size() * (1 + options.flatness.size() * options.samples));
   }
 
-  ImageEvaluation Result() {
+  Evaluation Result() {
     OwnImages();
     if (!sets_.empty()) OtherImages();
     if (!options_.corrupt.empty()) Corrupted();
@@ -94,14 +84,14 @@ class Suite {
  private:
   static constexpr size_t kCorrupted = kCorruptions.size() * kSeverities;
 
-  ImageView OwnImagesOf(size_t r) const {
-    const CifarData& data = ExperimentOf(runs_[r]).data();
+  ImageView SplitImages(size_t r) const {
+    const CifarData& data = GetExperiment(runs_[r]).data();
     return options_.split == "test" ? data.test : data.validation;
   }
 
   void RequireSameImages() const {
     for (size_t r = 1; r < runs_.size(); ++r) {
-      const ImageView first = OwnImagesOf(0), other = OwnImagesOf(r);
+      const ImageView first = SplitImages(0), other = SplitImages(r);
       if (std::equal(first.pixels, first.pixels + first.bytes(), other.pixels,
                      other.pixels + other.bytes())) {
         continue;
@@ -115,7 +105,7 @@ class Suite {
   void OpenCorrupted() {
     for (const EvaluatedRun& run : runs_) {
       const std::string complaint =
-          corrupted_.Open(options_.corrupt, ExperimentOf(run).data().classes);
+          corrupted_.Open(options_.corrupt, GetExperiment(run).data().classes);
       if (!complaint.empty()) throw UsageError(complaint);
     }
   }
@@ -136,15 +126,12 @@ class Suite {
   // Accuracy, NLL, ECE, Brier score, and the reliability diagram.
   void OwnImages() {
     const std::vector<Probabilities> probabilities =
-        Predict(options_.split + " images", [&](size_t r) -> ImageView { return OwnImagesOf(r); });
+        Predict(options_.split + " images", [&](size_t r) -> ImageView { return SplitImages(r); });
     for (size_t p = 0; p < probabilities.size(); ++p) {
       EvaluationRow& row = result_.rows[p];
-      const ImageView images = OwnImagesOf(predictors_.all()[p].of_run);
-      const ClassificationMetrics metrics = MetricsOf(probabilities[p], images);
-      row.metrics = {{"accuracy", metrics.accuracy()},
-                     {"nll", metrics.nll()},
-                     {"ece", metrics.ece()},
-                     {"brier", metrics.brier()}};
+      const ImageView images = SplitImages(predictors_.all()[p].of_run);
+      const ClassificationMetrics metrics = Classify(probabilities[p], images);
+      row.metrics = metrics.ByName();
       row.details["images"] = images.count;
       row.details.update(Json(row.metrics));
       const auto bins = metrics.reliability();
@@ -163,7 +150,7 @@ class Suite {
   void OtherImages() {
     const auto limit = [&](size_t p) {
       const size_t r = predictors_.all()[p].of_run;
-      return std::log(static_cast<double>(ExperimentOf(runs_[r]).data().classes));
+      return std::log(static_cast<double>(GetExperiment(runs_[r]).data().classes));
     };
     for (size_t p = 0; p < result_.rows.size(); ++p) {
       result_.rows[p].details["ood"] = {
@@ -211,7 +198,7 @@ class Suite {
             Predict(absl::StrCat(name, ", severity ", severity),
                     [&](size_t) -> ImageView { return images; });
         for (size_t p = 0; p < probabilities.size(); ++p) {
-          const double error = 1 - MetricsOf(probabilities[p], images).accuracy();
+          const double error = 1 - Classify(probabilities[p], images).accuracy();
           Json& corruption = result_.rows[p].details["corruption"];
           corruption["errors"][name].push_back(error);
           Json& of_severity = corruption["by_severity"][severity - 1];
@@ -244,8 +231,8 @@ class Suite {
     return networks;
   }
 
-  ImageView FlatnessImagesOf(size_t r) const {
-    const CifarData& data = ExperimentOf(runs_[r]).data();
+  ImageView FlatnessImages(size_t r) const {
+    const CifarData& data = GetExperiment(runs_[r]).data();
     const ImageView all = options_.flatness_split == "test" ? data.test : data.training;
     return all.Part(0, std::min(all.count, options_.flatness_images));
   }
@@ -263,13 +250,12 @@ class Suite {
                     "\n| run | weights | images | loss | σ | δL | standard error |\n"
                     "|---|---|---|---|---|---|---|\n");
     for (const auto& [r, weights] : flat_) {
-      const ImageView images = FlatnessImagesOf(r);
+      const ImageView images = FlatnessImages(r);
       FlatnessOptions options{options_.flatness, options_.samples, options_.seed,
-                              WeightSetOf(weights, *runs_[r].task, *runs_[r].run),
+                              ParseWeightSet(weights, *runs_[r].task, *runs_[r].run),
                               [&] { Advance("flatness"); }};
-      Flatness flatness;
-      Require(MeasureFlatness(static_cast<Cifar*>(runs_[r].task.get()), runs_[r].run.get(), images,
-                              options, &flatness));
+      const Flatness flatness = Require(MeasureFlatness(static_cast<Cifar*>(runs_[r].task.get()),
+                                                        runs_[r].run.get(), images, options));
       Json points = Json::array();
       for (const Flatness::Point& point : flatness.points) {
         points.push_back({{"sigma", point.sigma},
@@ -289,21 +275,20 @@ class Suite {
   }
 
   const std::vector<EvaluatedRun>& runs_;
-  const ImageEvaluationOptions& options_;
+  const EvaluationOptions& options_;
   const Predictors predictors_;
   const std::vector<NamedImages> sets_;
   std::vector<std::pair<size_t, std::string>> flat_;  // (run, weights) whose flatness is measured
   CorruptedImages corrupted_;
   std::vector<std::vector<double>> own_entropies_;  // of each predictor
-  ImageEvaluation result_;
+  Evaluation result_;
   double done_ = 0, steps_ = 0;  // passes of a network over a set of images
   ProgressLine progress_{60};
 };
 
 }  // namespace
 
-ImageEvaluation EvaluateImages(const std::vector<EvaluatedRun>& runs,
-                               const ImageEvaluationOptions& options) {
+Evaluation EvaluateImages(const std::vector<EvaluatedRun>& runs, const EvaluationOptions& options) {
   return Suite(runs, options).Result();
 }
 

@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Run {
+struct Command {
   NqpOptions options;
   std::string preset = "quick", out = "runs/nqp";
   int64_t threads = std::max(1u, std::thread::hardware_concurrency());
@@ -59,23 +59,23 @@ SettingList NqpSettings(NqpOptions* o) {
 }
 
 // Exits for --help.
-Run ParseRun(int argc, char** argv, SettingList* settings, NqpOptions* options) {
-  Run run;
+Command Parse(int argc, char** argv, SettingList* settings, NqpOptions* options) {
+  Command command;
   *settings = NqpSettings(options);
   // Not part of config.toml: results do not depend on it.
   const SettingList threads = {
-      Integer("threads", "runs at a time, by default one per core", 1, 1024, &run.threads)};
+      Integer("threads", "runs at a time, by default one per core", 1, 1024, &command.threads)};
   CLI::App app(
       "The noisy quadratic problem: late-phase weights against K independent models and closed "
       "forms.",
       CommandName("nqp"));
-  AddPresetFlag("nqp", &run.preset, &app);
-  app.add_option("--out", run.out, "folder for results.json, config.toml, nqp.png")
+  AddPresetFlag("nqp", &command.preset, &app);
+  app.add_option("--out", command.out, "folder for results.json, config.toml, nqp.png")
       ->capture_default_str();
   AddFlags(threads, &app);
   AddFlags(*settings, &app);
   ParseCommandLine(argc, argv, &app);
-  ReadPreset("nqp", run.preset, *settings);
+  ReadPreset("nqp", command.preset, *settings);
   ApplyFlags(*settings, app);
   ApplyFlags(threads, app);
   auto within = [](const char* name, int64_t value, const char* of, int64_t limit) {
@@ -88,8 +88,8 @@ Run ParseRun(int argc, char** argv, SettingList* settings, NqpOptions* options) 
   within("average_last", options->average_last, "iterations", options->iterations);
   within("drift_average_last", options->drift_average_last, "drift_iterations",
          options->drift_iterations);
-  run.options = *options;
-  return run;
+  command.options = *options;
+  return command;
 }
 
 // The threads of the program: tasks are taken in order by whoever is free.
@@ -161,8 +161,8 @@ Json Slope(const std::vector<int64_t>& members, const std::vector<std::vector<do
   return xy / xx;
 }
 
-Json MakeResults(const Run& run, const NqpResults& results, double seconds) {
-  const NqpOptions& o = run.options;
+Json MakeResults(const Command& command, const NqpResults& results, double seconds) {
+  const NqpOptions& o = command.options;
   const NqpProblem problem(o.n, o.batch, o.target_norm);
   const double phi = SettledPhi(problem, o.phi, o.distance);
   Json rows = Json::array(), drift = Json::array();
@@ -189,7 +189,7 @@ Json MakeResults(const Run& run, const NqpResults& results, double seconds) {
                      {"late_phase_seeds", results.drift[j]}});
   }
   Json all = {{"program", "nqp"},
-              {"preset", run.preset},
+              {"preset", command.preset},
               {"lr", o.lr},
               {"iterations", o.iterations},
               {"average_last", o.average_last},
@@ -201,7 +201,7 @@ Json MakeResults(const Run& run, const NqpResults& results, double seconds) {
               {"drift_iterations", o.drift_iterations},
               {"drift", drift},
               {"drift_slope", o.drift_iterations ? Slope(o.members, results.drift) : Json()},
-              {"threads", run.threads},
+              {"threads", command.threads},
               {"seconds", std::round(seconds * 10) / 10}};
   return all;
 }
@@ -247,21 +247,22 @@ void PrintTable(const Json& all) {
 int Main(int argc, char** argv) {
   NqpOptions options;
   SettingList settings;
-  const Run run = ParseRun(argc, argv, &settings, &options);
-  MakeOutFolder(run.out);
+  const Command command = Parse(argc, argv, &settings, &options);
+  MakeOutFolder(command.out);
   Progress progress;
-  const NqpResults results = RunNqp(run.options, MakeThreads(static_cast<int>(run.threads)),
+  const NqpResults results = RunNqp(command.options, MakeThreads(static_cast<int>(command.threads)),
                                     [&](double share) { progress.Add(share); });
-  const Json all = MakeResults(run, results, progress.End());
+  const Json all = MakeResults(command, results, progress.End());
   const FinishFirst finish(CommandName("nqp") + ": writing its results");
-  WriteFile(run.out + "/config.toml", "# Every value of this run; `" + CommandName("nqp") +
-                                          " --preset FILE` repeats it.\n" + ConfigText(settings));
-  WriteFile(run.out + "/results.json", all.dump(1) + "\n");
+  WriteFile(command.out + "/config.toml", "# Every value of this run; `" + CommandName("nqp") +
+                                              " --preset FILE` repeats it.\n" +
+                                              ConfigText(settings));
+  WriteFile(command.out + "/results.json", all.dump(1) + "\n");
   PrintTable(all);
   std::printf("\n%.1f s on %ld threads; %s/results.json\n", all["seconds"].get<double>(),
-              static_cast<long>(run.threads), run.out.c_str());
+              static_cast<long>(command.threads), command.out.c_str());
   std::fflush(stdout);
-  TellDriver({{"finished", "nqp"}, {"folder", run.out}});
+  TellDriver({{"finished", "nqp"}, {"folder", command.out}});
   return 0;
 }
 

@@ -6,18 +6,17 @@
 #include "models/images/swag_network.h"
 #include "tools/program/cifar_experiment.h"
 #include "tools/program/command_line.h"
-#include "tools/program/runs.h"
 #include "tools/program/session.h"
 #include "tools/program/weight_names.h"
 
 namespace late_phase {
 namespace {
 
-const CifarOptions& OptionsOf(const EvaluatedRun& run) {
+const CifarOptions& GetOptions(const EvaluatedRun& run) {
   return static_cast<const CifarExperiment&>(*run.experiment).options();
 }
 
-Cifar* TaskOf(const EvaluatedRun& run) { return static_cast<Cifar*>(run.task.get()); }
+Cifar* GetTask(const EvaluatedRun& run) { return static_cast<Cifar*>(run.task.get()); }
 
 // Predictions of different networks could be averaged too, but that is no ensemble of runs: it is
 // as good as always a mistake in the list of folders.
@@ -26,9 +25,9 @@ void RequireSameNetwork(const std::vector<EvaluatedRun>& runs) {
     throw UsageError(absl::StrCat("`ensemble` must have two runs or more. Received: ", runs.size(),
                                   ", ", runs[0].folder));
   }
-  const CifarOptions& first = OptionsOf(runs[0]);
+  const CifarOptions& first = GetOptions(runs[0]);
   for (const EvaluatedRun& run : runs) {
-    const CifarOptions& other = OptionsOf(run);
+    const CifarOptions& other = GetOptions(run);
     const bool wide = first.network != "convnet";  // depth and width mean something
     const auto differ = [&](const char* name, const auto& one, const auto& two) {
       if (one == two) return;
@@ -54,51 +53,48 @@ size_t Predictors::Add(size_t r, const std::string& name, PredictImages predict)
 }
 
 size_t Predictors::Add(size_t r, const std::string& name, const Prediction& how) {
-  Cifar* task = TaskOf(runs_[r]);
+  Cifar* task = GetTask(runs_[r]);
   Run* run = runs_[r].run.get();
-  return Add(r, name, [=](const ImageView& images, Probabilities* probabilities) {
-    return task->Predict(run, images, how, probabilities);
-  });
+  return Add(r, name, [=](const ImageView& images) { return task->Predict(run, images, how); });
 }
 
 // Networks that are drawn.
 std::vector<size_t> Predictors::Sampled(size_t r, const std::string& weights) {
   const bool dropout = weights == "mc-dropout";
   const double has =
-      dropout ? OptionsOf(runs_[r]).dropout : static_cast<double>(OptionsOf(runs_[r]).swag_rank);
+      dropout ? GetOptions(runs_[r]).dropout : static_cast<double>(GetOptions(runs_[r]).swag_rank);
   if (has == 0) {
     throw NoSuchWeights(
         weights, *runs_[r].task, *runs_[r].run,
         absl::StrCat("it was trained with ", dropout ? "dropout" : "swag_rank", "=0"));
   }
-  if (!dropout)
-    WeightSetOf("swa", *runs_[r].task, *runs_[r].run);  // refuses a run that has no sample yet
-  const auto swag = std::make_shared<SwagNetwork>(TaskOf(runs_[r]), runs_[r].run.get(), seed_);
+  // Refuses a run that has no sample yet.
+  if (!dropout) ParseWeightSet("swa", *runs_[r].task, *runs_[r].run);
+  const auto swag = std::make_shared<SwagNetwork>(GetTask(runs_[r]), runs_[r].run.get(), seed_);
   std::vector<size_t> networks;
   for (int64_t s = 0; s < samples_; ++s) {
     const std::string name = absl::StrCat(weights, "-", s);
     if (dropout) {
       networks.push_back(Add(r, name, Prediction{WeightSet::kCollapsed, 0, s}));
     } else {
-      networks.push_back(Add(r, name, [=](const ImageView& images, Probabilities* probabilities) {
-        return swag->Predict(images, s, probabilities);
-      }));
+      networks.push_back(
+          Add(r, name, [=](const ImageView& images) { return swag->Predict(images, s); }));
     }
   }
   return networks;
 }
 
-std::vector<size_t> Predictors::NetworksOf(size_t r, const std::string& weights) {
+std::vector<size_t> Predictors::AddNetworks(size_t r, const std::string& weights) {
   const Run& run = *runs_[r].run;
   const Task& task = *runs_[r].task;
   if (weights == "mc-dropout" || weights == "swag") return Sampled(r, weights);
   if (weights == "collapsed" || weights == "swa") {
-    return {Add(r, weights, Prediction{WeightSetOf(weights, task, run)})};
+    return {Add(r, weights, Prediction{ParseWeightSet(weights, task, run)})};
   }
   const auto member = [&](int32_t k) {
     return Add(r, absl::StrCat("member-", k), Prediction{WeightSet::kCurrent, k});
   };
-  if (weights != "ensemble") return {member(MemberOf(weights, task, run))};
+  if (weights != "ensemble") return {member(ParseMember(weights, task, run))};
   std::vector<size_t> members;
   for (int32_t k = 0; k < task.MembersAt(run.step()); ++k) members.push_back(member(k));
   return members;
@@ -112,7 +108,7 @@ Predictors::Predictors(const std::vector<EvaluatedRun>& runs,
   for (size_t r = 0; r < runs.size(); ++r) {
     for (const std::string& name : WeightNames(weights, *runs[r].task, *runs[r].run)) {
       Predictor one{runs[r].folder, name, r, {}};
-      const std::vector<size_t> its = NetworksOf(r, name);
+      const std::vector<size_t> its = AddNetworks(r, name);
       for (const size_t n : its) one.networks[n] = static_cast<double>(its.size());
       predictors_.push_back(one);
     }
@@ -127,7 +123,7 @@ Predictors::Predictors(const std::vector<EvaluatedRun>& runs,
     }
     Predictor all{absl::StrCat("ensemble of ", runs.size(), " runs"), name, 0, {}};
     for (size_t r = 0; r < runs.size(); ++r) {
-      const std::vector<size_t> its = NetworksOf(r, name);
+      const std::vector<size_t> its = AddNetworks(r, name);
       for (const size_t n : its) all.networks[n] = static_cast<double>(runs.size() * its.size());
     }
     predictors_.push_back(all);
@@ -137,9 +133,8 @@ Predictors::Predictors(const std::vector<EvaluatedRun>& runs,
 std::vector<Probabilities> Predictors::Predict(const std::function<ImageView(size_t)>& images_of,
                                                const std::function<void()>& progress) const {
   std::vector<Probabilities> means(predictors_.size());
-  Probabilities one;
   for (size_t n = 0; n < networks_.size(); ++n) {
-    Require(networks_[n].predict(images_of(networks_[n].run), &one));
+    const Probabilities one = Require(networks_[n].predict(images_of(networks_[n].run)));
     for (size_t p = 0; p < predictors_.size(); ++p) {
       const auto its = predictors_[p].networks.find(n);
       if (its == predictors_[p].networks.end()) continue;

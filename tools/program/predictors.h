@@ -1,7 +1,7 @@
 // What predicts: the networks that `eval --weights` names, and averages of their probabilities.
 //
 // Every network is asked once per set of images, however many averages it is in. A new kind of
-// weights is a case in NetworksOf.
+// weights is a case in AddNetworks.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_PREDICTORS_H_
 #define LATE_PHASE_TOOLS_PROGRAM_PREDICTORS_H_
 
@@ -16,8 +16,6 @@
 #include "tools/program/evaluation.h"
 
 namespace late_phase {
-
-using Probabilities = std::vector<double>;  // [images, classes]
 
 class Predictors {
  public:
@@ -46,13 +44,13 @@ class Predictors {
                                      const std::function<void()>& progress) const;
 
  private:
-  using PredictImages = std::function<absl::Status(const ImageView&, Probabilities*)>;
+  using PredictImages = std::function<absl::StatusOr<Probabilities>(const ImageView&)>;
   struct Network {
     size_t run;
     PredictImages predict;
   };
 
-  std::vector<size_t> NetworksOf(size_t r, const std::string& weights);
+  std::vector<size_t> AddNetworks(size_t r, const std::string& weights);
   std::vector<size_t> Sampled(size_t r, const std::string& weights);
   size_t Add(size_t r, const std::string& name, const Prediction& how);
   size_t Add(size_t r, const std::string& name, PredictImages predict);

@@ -38,7 +38,7 @@ std::vector<PlannedRun> PlanRuns(const Experiment& experiment, const std::string
     const int64_t seed = recipe.seed + i;
     const std::string parent = experiment.seeds > 1 ? absl::StrCat(out, "/seed-", seed) : out;
     std::map<std::string, size_t> planned;  // of this seed, by model
-    for (const Program::Model& model : experiment.program().models) {
+    for (const ExperimentInfo::Model& model : experiment.info().models) {
       const bool chosen = several ? model.group == "all" || (controls && !model.group.empty())
                                   : model.name == recipe.model;
       if (!chosen) continue;
@@ -57,7 +57,7 @@ std::vector<PlannedRun> PlanRuns(const Experiment& experiment, const std::string
   return runs;
 }
 
-std::string ProgramOf(const std::string& folder) {
+std::string ReadProgram(const std::string& folder) {
   const std::string config = folder + "/config.toml";
   if (!fs::exists(config)) {
     throw UsageError(absl::StrCat(
@@ -68,7 +68,7 @@ std::string ProgramOf(const std::string& folder) {
 }
 
 std::unique_ptr<Experiment> ReadExperiment(const std::string& folder) {
-  const std::string program = ProgramOf(folder);
+  const std::string program = ReadProgram(folder);
   std::unique_ptr<Experiment> experiment = MakeExperiment(program);
   ReadSettings(folder + "/config.toml", program, experiment->Settings());
   return experiment;
@@ -89,10 +89,10 @@ std::string PretrainedCheckpoints(Experiment* experiment) {
       "`pretrained` must be the folder of a trained run, with config.toml and checkpoint/" +
       received);
   if (!fs::exists(dir + "/config.toml")) throw none;
-  const Program& program = experiment->program();
-  if (ProgramOf(dir) != program.name) {
-    throw UsageError(absl::StrCat("`pretrained` must be a run of ", program.name, received,
-                                  ", a run of ", ProgramOf(dir)));
+  const ExperimentInfo& info = experiment->info();
+  if (ReadProgram(dir) != info.name) {
+    throw UsageError(absl::StrCat("`pretrained` must be a run of ", info.name, received,
+                                  ", a run of ", ReadProgram(dir)));
   }
   const std::string folder = FindRun(dir);
   if (folder.empty()) throw none;
@@ -100,7 +100,7 @@ std::string PretrainedCheckpoints(Experiment* experiment) {
   const SettingList wanted = experiment->Settings(), found = other->Settings();
   for (size_t i = 0; i < wanted.size(); ++i) {
     const std::string& name = wanted[i].name;
-    const std::vector<std::string>& must = program.network_settings;
+    const std::vector<std::string>& must = info.network_settings;
     if (std::find(must.begin(), must.end(), name) == must.end()) continue;
     if (wanted[i].get() == found[i].get()) continue;
     throw UsageError(absl::StrCat("`pretrained` must be a run with ", name, " = ", wanted[i].get(),
@@ -111,10 +111,9 @@ std::string PretrainedCheckpoints(Experiment* experiment) {
 }
 
 std::unique_ptr<Run> RestoreRun(const std::string& folder, int64_t threads, Task* task) {
-  std::unique_ptr<Run> run;
-  Require(task->MakeRun(static_cast<int>(threads), &run));
-  std::string note;  // other threads, other rounding: of no matter here
-  Require(run->Restore(CheckpointsIn(folder), &note));
+  std::unique_ptr<Run> run = Require(task->MakeRun(static_cast<int>(threads)));
+  // Other threads, other rounding: of no matter here.
+  Require(run->Restore(CheckpointsIn(folder)));
   return run;
 }
 

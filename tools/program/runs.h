@@ -21,7 +21,7 @@ std::vector<PlannedRun> PlanRuns(const Experiment& experiment, const std::string
 
 // The name of the program in the folder's config.toml, its settings as they are there. Throw
 // UsageError if it has none.
-std::string ProgramOf(const std::string& folder);
+std::string ReadProgram(const std::string& folder);
 std::unique_ptr<Experiment> ReadExperiment(const std::string& folder);
 
 // The folder of one run inside RUN_DIR: RUN_DIR itself, or, of several, the last model's of the

@@ -39,7 +39,7 @@ int Main(int argc, char** argv) {
   ParseCommandLine(argc, argv, &app);
   const std::string folder = RunFolderIn(dir);
   Enwik8Experiment experiment;
-  const std::string program = ProgramOf(folder), enwik8 = experiment.program().name;
+  const std::string program = ReadProgram(folder), enwik8 = experiment.info().name;
   if (program != enwik8) {
     throw UsageError(absl::StrCat("RUN_DIR must be a run of ", enwik8,
                                   ", whose networks write text. Received: ", folder, ", a run of ",
@@ -50,9 +50,8 @@ int Main(int argc, char** argv) {
   experiment.recipe().device = session.device;
   const std::unique_ptr<Enwik8> task = experiment.MakeTaskWithoutText(folder + "/checkpoint");
   const std::unique_ptr<Run> run = RestoreRun(folder, session.threads, task.get());
-  sampling.set = WeightSetOf(weights, *task, *run);
-  std::string text;
-  Require(task->Sample(run.get(), sampling, &text));
+  sampling.set = ParseWeightSet(weights, *task, *run);
+  const std::string text = Require(task->Sample(run.get(), sampling));
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fputc('\n', stdout);
   return 0;

@@ -34,8 +34,8 @@ void AddSessionFlags(SessionFlags* flags, CLI::App* app) {
 }
 
 void ChooseDevice(SessionFlags* flags) {
-  std::unique_ptr<tensorflow::Session> session;
-  Require(OpenSession(static_cast<int>(flags->threads), &session));
+  const std::unique_ptr<tensorflow::Session> session =
+      Require(OpenSession(static_cast<int>(flags->threads)));
   std::vector<tensorflow::DeviceAttributes> devices;
   Require(session->ListDevices(&devices));
   std::vector<std::string> names;

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace CLI {
 class App;
@@ -16,6 +18,13 @@ namespace late_phase {
 // Throws std::runtime_error with the status's text if it is not OK; UsageError if the user can mend
 // it.
 void Require(const absl::Status& status);
+
+// The value; throws as above if there is none.
+template <typename T>
+T Require(absl::StatusOr<T> value) {
+  Require(value.status());
+  return *std::move(value);
+}
 
 // Flags that say how a command works, not what it computes.
 struct SessionFlags {

@@ -118,7 +118,7 @@ bool EndsWith(const std::string& text, const std::string& end) {
   return text.size() > end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-std::string FlagOf(std::string name) {
+std::string FlagName(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return "--" + name;
 }
@@ -306,7 +306,7 @@ void AddPresetFlag(const std::string& program, std::string* preset, CLI::App* ap
 void AddFlags(const SettingList& settings, CLI::App* app) {
   for (const Setting& setting : settings) {
     const bool choice = !setting.words.empty();
-    app->add_option(FlagOf(setting.name))
+    app->add_option(FlagName(setting.name))
         ->description(choice ? setting.help : setting.help + "; " + setting.rule)
         ->type_name(choice ? "{" + Join(setting.words, ",") + "}" : "TEXT");
   }
@@ -314,7 +314,7 @@ void AddFlags(const SettingList& settings, CLI::App* app) {
 
 void ApplyFlags(const SettingList& settings, const CLI::App& app) {
   for (const Setting& setting : settings) {
-    const CLI::Option* option = app.get_option(FlagOf(setting.name));
+    const CLI::Option* option = app.get_option(FlagName(setting.name));
     if (option->count() > 0) Assign(setting, option->results().back());
   }
 }

@@ -37,7 +37,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-std::string CommandOf(const std::string& program) { return CommandName("train " + program); }
+std::string TrainCommandName(const std::string& program) { return CommandName("train " + program); }
 
 struct Command {
   std::unique_ptr<Experiment> experiment;
@@ -52,16 +52,16 @@ struct Command {
 Command Parse(const std::string& name, int argc, char** argv) {
   Command command;
   command.experiment = MakeExperiment(name);
-  const Program& program = command.experiment->program();
+  const ExperimentInfo& info = command.experiment->info();
   const SettingList settings = command.experiment->Settings();
-  command.preset = program.preset;
-  CLI::App app(program.description, CommandOf(name));
+  command.preset = info.preset;
+  CLI::App app(info.description, TrainCommandName(name));
   AddPresetFlag(name, &command.preset, &app);
   app.add_option("--out", command.out, "folder of the run; by default runs/" + name + "-PRESET");
   app.add_flag("--resume", command.resume, "goes on with the run in that folder, as it was set up");
   app.add_flag("--dry-run", command.dry_run,
                "only checks settings and data, and prints the config.toml that the run would have");
-  app.add_option("--data", command.data, program.data_help);
+  app.add_option("--data", command.data, info.data_help);
   AddSessionFlags(&command.session, &app);
   app.add_option("--parallel", command.parallel,
                  "of several runs, how many are trained at a time, the cores shared among them; by "
@@ -95,7 +95,7 @@ Command Parse(const std::string& name, int argc, char** argv) {
 }
 
 std::string ConfigFile(Experiment* experiment) {
-  return absl::StrCat("# Every value used; `", CommandOf(experiment->program().name),
+  return absl::StrCat("# Every value used; `", TrainCommandName(experiment->info().name),
                       " --preset FILE --out DIR` does the same again.\n",
                       ConfigText(experiment->Settings()));
 }
@@ -113,21 +113,17 @@ Json ToJson(const Metrics& metrics) {
 // The final metrics of a trained model on a split, by weight set.
 Json Evaluate(Task* task, Run* run, Split split) {
   Json results;
-  Metrics metrics;
-  Require(task->Evaluate(run, split, WeightSet::kCollapsed, 0, &metrics));
-  results["collapsed"] = ToJson(metrics);
+  results["collapsed"] = ToJson(Require(task->Evaluate(run, split, WeightSet::kCollapsed)));
   if (HasAverage(run->options(), run->step())) {
-    Require(task->Evaluate(run, split, WeightSet::kSwa, 0, &metrics));
-    results["swa"] = ToJson(metrics);
+    results["swa"] = ToJson(Require(task->Evaluate(run, split, WeightSet::kSwa)));
   }
   if (split == Split::kTest && task->MembersAt(run->step()) > 1) {
-    std::vector<Metrics> members;
-    Require(task->EvaluateMembers(run, split, &members, &metrics));
+    const Task::MemberMetrics metrics = Require(task->EvaluateMembers(run, split));
     if (HasMembers(run->options(), run->step())) {
-      results["current"] = ToJson(members[LastMember(run->options(), run->step())]);
+      results["current"] = ToJson(metrics.members[LastMember(run->options(), run->step())]);
     }
-    for (const Metrics& member : members) results["members"].push_back(ToJson(member));
-    results["ensemble"] = ToJson(metrics);
+    for (const Metrics& member : metrics.members) results["members"].push_back(ToJson(member));
+    results["ensemble"] = ToJson(metrics.ensemble);
   }
   return results;
 }
@@ -147,18 +143,17 @@ std::string PlacementText(const Run& run) {
   return absl::StrJoin(parts, "; ");
 }
 
-std::string CheckpointsOf(const PlannedRun& planned) { return planned.folder + "/checkpoint"; }
-std::string ForkOf(const PlannedRun& planned) { return planned.fork_from + "/fork"; }
+std::string CheckpointFolder(const PlannedRun& planned) { return planned.folder + "/checkpoint"; }
+std::string ForkFolder(const PlannedRun& planned) { return planned.fork_from + "/fork"; }
 bool CanFork(const PlannedRun& planned) {
-  return !planned.fork_from.empty() && LatestCheckpoint(ForkOf(planned)).has_value();
+  return !planned.fork_from.empty() && LatestCheckpoint(ForkFolder(planned)).has_value();
 }
 
 // Brings a run to where it is to go on: its own checkpoint, the state it forks from, or its start.
 void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Run* run) {
-  const std::string checkpoints = CheckpointsOf(planned);
+  const std::string checkpoints = CheckpointFolder(planned);
   if (LatestCheckpoint(checkpoints).has_value()) {
-    std::string note;
-    Require(run->Restore(checkpoints, &note));
+    std::string note = Require(run->Restore(checkpoints));
     if (run->step() > steps) {
       throw UsageError(absl::StrCat("`steps` must be at least ", run->step(),
                                     ", the minibatches done already. Received: steps=", steps));
@@ -167,7 +162,7 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
     std::fprintf(stderr, "%s: goes on at step %ld%s\n", name.c_str(), long{run->step()},
                  note.c_str());
   } else if (CanFork(planned)) {
-    Require(run->Fork(ForkOf(planned)));
+    Require(run->Fork(ForkFolder(planned)));
     Require(RunFolder::CopyMetrics(planned.fork_from, planned.folder, run->step()));
     std::fprintf(stderr, "%s: forked from %s at step %ld, where they part\n", name.c_str(),
                  fs::path(planned.fork_from).filename().c_str(), long{run->step()});
@@ -184,10 +179,9 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
 // before anything is written.
 std::unique_ptr<Task> CheckedTask(const PlannedRun& planned, const SessionFlags& session) {
   std::unique_ptr<Task> task = planned.experiment->MakeTask();
-  const bool fresh = !LatestCheckpoint(CheckpointsOf(planned)).has_value() && !CanFork(planned);
+  const bool fresh = !LatestCheckpoint(CheckpointFolder(planned)).has_value() && !CanFork(planned);
   if (!fresh || planned.experiment->recipe().pretrained.empty()) return task;
-  std::unique_ptr<Run> run;
-  Require(task->MakeRun(static_cast<int>(session.threads), &run));
+  const std::unique_ptr<Run> run = Require(task->MakeRun(static_cast<int>(session.threads)));
   Require(run->StartFrom(PretrainedCheckpoints(planned.experiment.get())));
   return task;
 }
@@ -196,7 +190,7 @@ std::unique_ptr<Task> CheckedTask(const PlannedRun& planned, const SessionFlags&
 TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task* task, Run* run,
                        RunFolder* folder) {
   const Experiment& experiment = *planned.experiment;
-  const Program& program = experiment.program();
+  const ExperimentInfo& info = experiment.info();
   const TrainPlan& plan = task->plan();
   TrainOptions options;
   options.steps = plan.steps;
@@ -221,34 +215,31 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task*
       placed = true;
     }
     const double done = static_cast<double>(progress.step) / progress.steps;
-    const std::string metric = program.progress.Text(progress.metrics);
+    const std::string metric = info.progress.Text(progress.metrics);
     const std::string left = DurationText(progress.seconds_left) + " left";
     line.Show(
         absl::StrFormat("%s: epoch %.2f of %.4g, step %d, %s, %s %s/s, %s", name, progress.epoch,
                         static_cast<double>(progress.steps) / plan.steps_per_epoch, progress.step,
-                        metric, CountText(progress.items_per_second), program.items, left),
+                        metric, CountText(progress.items_per_second), info.items, left),
         done);
     TellDriver({{"progress", {{"done", done}, {"text", metric + ", " + left}}}});
   };
-  TrainEnd end;
-  Require(Train(task, run, folder, options, &end));
-  return end;
+  return Require(Train(task, run, folder, options));
 }
 
 // Evaluates a trained model, logs its metrics and returns them as results.json holds them.
 Json FinalResults(const Experiment& experiment, const SessionFlags& session, const TrainEnd& end,
                   Task* task, Run* run, RunFolder* folder) {
-  std::vector<tensorflow::Tensor> mean;
-  Require(run->Fetch({}, {task->epoch_loss()}, &mean));
+  const std::vector<tensorflow::Tensor> mean = Require(run->Fetch({}, {task->epoch_loss()}));
   const double epochs = static_cast<double>(run->step()) / task->steps_per_epoch();
   Json results = {
-      {"program", experiment.program().name},
+      {"program", experiment.info().name},
       {"model", experiment.recipe().model},
       {"seed", experiment.recipe().seed},
       {"steps", run->step()},
       {"epochs", epochs},
       {"parameters", task->parameters()},
-      {"train", ToJson(task->OfLoss(mean[0].scalar<double>()()))},
+      {"train", ToJson(task->LossMetrics(mean[0].scalar<double>()()))},
   };
   for (const Split split : task->splits()) {
     Json& of_split = results[SplitName(split)] = Evaluate(task, run, split);
@@ -271,10 +262,10 @@ Json FinalResults(const Experiment& experiment, const SessionFlags& session, con
 }
 
 // "test 2.3210 bpc, with SWA 2.3180 bpc"
-std::string TestText(const Program& program, const Json& test) {
+std::string TestText(const ExperimentInfo& info, const Json& test) {
   auto text = [&](const char* weights) {
     const Metrics metrics = test[weights].get<Metrics>();
-    return absl::StrJoin(program.columns, ", ", [&](std::string* out, const Column& column) {
+    return absl::StrJoin(info.columns, ", ", [&](std::string* out, const Column& column) {
       out->append(column.Text(metrics));
     });
   };
@@ -284,8 +275,8 @@ std::string TestText(const Program& program, const Json& test) {
 
 // The command that resumes this one, with as many threads.
 std::string ResumeCommand(const Command& command) {
-  std::string text =
-      absl::StrCat(CommandOf(command.experiment->program().name), " --resume --out ", command.out);
+  std::string text = absl::StrCat(TrainCommandName(command.experiment->info().name),
+                                  " --resume --out ", command.out);
   if (command.parallel > 0) absl::StrAppend(&text, " --parallel ", command.parallel);
   if (command.threads_given) absl::StrAppend(&text, " --threads ", command.session.threads);
   return text;
@@ -305,7 +296,7 @@ Json FinishedResults(const PlannedRun& planned, const Task& task) {
 }
 
 // "rank1", or of several seeds "rank1, seed 3"
-std::string NameOf(const PlannedRun& planned, const Command& command) {
+std::string RunName(const PlannedRun& planned, const Command& command) {
   const Recipe& recipe = planned.experiment->recipe();
   return recipe.model + (command.experiment->seeds > 1 ? absl::StrCat(", seed ", recipe.seed) : "");
 }
@@ -313,26 +304,26 @@ std::string NameOf(const PlannedRun& planned, const Command& command) {
 // Trains one model, or resumes it, and returns its results. Ends the program if it is interrupted.
 Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr<Task> task) {
   const Experiment& experiment = *planned.experiment;
-  const Program& program = experiment.program();
+  const ExperimentInfo& info = experiment.info();
   if (command.resume) {
     Json results = FinishedResults(planned, *task);
     if (!results.is_null()) return results;
   }
-  const std::string name = NameOf(planned, command);
-  std::unique_ptr<Run> run;
-  Require(task->MakeRun(static_cast<int>(command.session.threads), &run));
+  const std::string name = RunName(planned, command);
+  const std::unique_ptr<Run> run =
+      Require(task->MakeRun(static_cast<int>(command.session.threads)));
   Begin(planned, name, task->plan().steps, run.get());
   std::unique_ptr<RunFolder> folder;
   TrainEnd end;
   {
     const FinishFirst finish(
         name + ": will stop after this step and save its state; Ctrl-C again ends it at once");
-    Require(RunFolder::Open(planned.folder, run->step(), &folder));
+    folder = Require(RunFolder::Open(planned.folder, run->step()));
     WriteConfig(planned.folder, planned.experiment.get());
     SetEnding(ResumeText(command), 0);
     std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.0f %s\n", name.c_str(),
                  long{task->parameters()}, long{task->plan().steps}, task->items_per_step(),
-                 program.items.c_str());
+                 info.items.c_str());
     end = TrainToTheEnd(planned, name, task.get(), run.get(), folder.get());
     SetEnding(absl::StrCat(name, ": stopped at step ", run->step(), "; the state is saved\n",
                            ResumeText(command)),
@@ -343,7 +334,7 @@ Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr
   const FinishFirst finish(name + ": writing its results");
   SetEnding(absl::StrCat(name, ": its results are written\n", ResumeText(command)), 0);
   WriteFile(ResultsPath(planned), results.dump(1) + "\n");
-  std::fprintf(stderr, "%s: %s\n", name.c_str(), TestText(program, results["test"]).c_str());
+  std::fprintf(stderr, "%s: %s\n", name.c_str(), TestText(info, results["test"]).c_str());
   return results;
 }
 
@@ -383,7 +374,7 @@ Json PlanJson(const Command& command, const std::vector<PlannedRun>& runs,
   const int64_t threads =
       command.threads_given ? command.session.threads : std::max<int64_t>(1, cores / parallel);
   Json common = {"train",
-                 command.experiment->program().name,
+                 command.experiment->info().name,
                  "--resume",
                  "--out",
                  command.out,
@@ -401,10 +392,10 @@ Json PlanJson(const Command& command, const std::vector<PlannedRun>& runs,
     const PlannedRun& run = runs[i];
     if (!FinishedResults(run, *tasks[i]).is_null()) finished.insert(run.folder);
     const bool ready = run.fork_from.empty() || finished.count(run.fork_from) > 0 || CanFork(run) ||
-                       LatestCheckpoint(CheckpointsOf(run)).has_value();
+                       LatestCheckpoint(CheckpointFolder(run)).has_value();
     Json arguments = common;
     arguments.insert(arguments.end(), {"--only", run.folder.substr(command.out.size() + 1)});
-    plan["runs"].push_back({{"name", NameOf(run, command)},
+    plan["runs"].push_back({{"name", RunName(run, command)},
                             {"model", run.experiment->recipe().model},
                             {"seed", run.experiment->recipe().seed},
                             {"folder", run.folder},
@@ -448,7 +439,7 @@ int Main(const std::string& program, int argc, char** argv) {
   }
   const int64_t parallel = several ? RunsAtATime(command, runs, tasks) : 1;
   {
-    const FinishFirst finish(CommandOf(program) + ": writing its settings");
+    const FinishFirst finish(TrainCommandName(program) + ": writing its settings");
     MakeOutFolder(command.out);
     if (several) WriteConfig(command.out, command.experiment.get());
     if (several || command.resume) SetEnding(ResumeText(command), 0);
@@ -461,8 +452,8 @@ int Main(const std::string& program, int argc, char** argv) {
   for (size_t i = 0; i < runs.size(); ++i) {
     results["runs"].push_back(TrainOne(runs[i], command, std::move(tasks[i])));
   }
-  const FinishFirst finish(CommandOf(program) + ": writing the results");
-  SetEnding(CommandOf(program) + ": the results are written", 0);
+  const FinishFirst finish(TrainCommandName(program) + ": writing the results");
+  SetEnding(TrainCommandName(program) + ": the results are written", 0);
   if (several) WriteFile(command.out + "/results.json", results.dump(1) + "\n");
   // The states that runs were forked from have done their work.
   for (const PlannedRun& run : runs) {
@@ -478,7 +469,7 @@ int Main(const std::string& program, int argc, char** argv) {
 
 int TrainCommand(int argc, char** argv) {
   const std::string program = argc > 1 ? argv[1] : "";
-  return RunProgram(CommandOf(program), [&] { return Main(program, argc - 1, argv + 1); });
+  return RunProgram(TrainCommandName(program), [&] { return Main(program, argc - 1, argv + 1); });
 }
 
 }  // namespace late_phase

@@ -26,7 +26,7 @@ UsageError NoSuchWeights(const std::string& name, const Task& task, const Run& r
   return UsageError(text);
 }
 
-WeightSet WeightSetOf(const std::string& name, const Task& task, const Run& run) {
+WeightSet ParseWeightSet(const std::string& name, const Task& task, const Run& run) {
   if (name == "collapsed") return WeightSet::kCollapsed;
   if (!HasAverage(run.options(), run.step())) {
     throw NoSuchWeights(name, task, run, absl::StrCat("SWA has no sample at step ", run.step()));
@@ -34,7 +34,7 @@ WeightSet WeightSetOf(const std::string& name, const Task& task, const Run& run)
   return WeightSet::kSwa;
 }
 
-int32_t MemberOf(const std::string& name, const Task& task, const Run& run) {
+int32_t ParseMember(const std::string& name, const Task& task, const Run& run) {
   const int64_t alive = task.MembersAt(run.step());
   if (name == "current") return LastMember(run.options(), run.step());
   int32_t k = -1;
@@ -65,9 +65,9 @@ std::vector<std::string> WeightNames(const std::vector<std::string>& asked, cons
     if (name == "ensemble") {
       RequireMembers(name, task, run);
     } else if (name == "collapsed" || name == "swa") {
-      WeightSetOf(name, task, run);
+      ParseWeightSet(name, task, run);
     } else if (name != "mc-dropout" && name != "swag") {
-      MemberOf(name, task, run);
+      ParseMember(name, task, run);
     }
     names.push_back(name);
   }

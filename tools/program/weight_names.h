@@ -21,7 +21,7 @@ UsageError NoSuchWeights(const std::string& name, const Task& task, const Run& r
                          const std::string& reason = "");
 
 // Weight sets by name: "collapsed", "swa"; UsageError if the run has no such weights.
-WeightSet WeightSetOf(const std::string& name, const Task& task, const Run& run);
+WeightSet ParseWeightSet(const std::string& name, const Task& task, const Run& run);
 
 // What is asked for, one name per set: as above, but "members" comes back as "member-K" of each.
 // Nothing asked for: all that the run has, but for what must be drawn, mc-dropout and swag. Throws
@@ -31,7 +31,7 @@ std::vector<std::string> WeightNames(const std::vector<std::string>& asked, cons
                                      const Run& run);
 
 // The member of "member-3", or of "current": the one that was trained last.
-int32_t MemberOf(const std::string& name, const Task& task, const Run& run);
+int32_t ParseMember(const std::string& name, const Task& task, const Run& run);
 
 }  // namespace late_phase
 

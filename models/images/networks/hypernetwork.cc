@@ -12,8 +12,8 @@ namespace late_phase {
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
 
-HypernetworkLayer HypernetworkLayerOf(const std::string& name,
-                                      const tensorflow::TensorShape& kernel) {
+HypernetworkLayer MakeHypernetworkLayer(const std::string& name,
+                                        const tensorflow::TensorShape& kernel) {
   int group = 0, block = 0;
   if (std::sscanf(name.c_str(), "group%d/block%d", &group, &block) < 2) {
     return {"g0", 10, 1, kernel};

@@ -29,8 +29,8 @@ struct HypernetworkLayer {
 };
 
 // Of a WRN's layer ("conv0", "group1/block0/shortcut", …) with the given kernel shape.
-HypernetworkLayer HypernetworkLayerOf(const std::string& name,
-                                      const tensorflow::TensorShape& kernel);
+HypernetworkLayer MakeHypernetworkLayer(const std::string& name,
+                                        const tensorflow::TensorShape& kernel);
 
 // The kernel: input i · chunks + c is input i of what embedding c makes.
 tensorflow::Output GeneratedKernel(const tensorflow::Scope& scope, const HypernetworkLayer& layer,

@@ -8,6 +8,7 @@
 #include "models/images/networks/wide_resnet.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace late_phase {
 
@@ -37,7 +38,7 @@ class CountedWeights : public LayerWeights {
     if (members) size_->member_parameters += shape.num_elements();
     return tf_ops::Placeholder(scope_, tensorflow::DT_FLOAT, tf_ops::Placeholder::Shape(shape));
   }
-  Output MembersOf(Output x) override { return DividedAmongMembers(x); }
+  Output ImageMembers(Output x) override { return DividedAmongMembers(x); }
 
  private:
   const tensorflow::Scope& scope_;
@@ -86,14 +87,15 @@ ImageNetwork BuildImageNetwork(const tensorflow::Scope& scope, const ImageNetwor
   return {};
 }
 
-absl::Status SizeOf(const ImageNetworkOptions& options, NetworkSize* size) {
-  *size = NetworkSize();
+absl::StatusOr<NetworkSize> MeasureNetwork(const ImageNetworkOptions& options) {
+  NetworkSize size;
   const tensorflow::Scope scope = tensorflow::Scope::NewRootScope();
-  CountedWeights weights(scope, options, size);
+  CountedWeights weights(scope, options, &size);
   const Output images = tf_ops::Placeholder(
       scope, tensorflow::DT_FLOAT, tf_ops::Placeholder::Shape({1, options.side, options.side, 3}));
-  size->kept = BuildImageNetwork(scope, options, images, &weights).kept;
-  return scope.status();
+  size.kept = BuildImageNetwork(scope, options, images, &weights).kept;
+  TF_RETURN_IF_ERROR(scope.status());
+  return size;
 }
 
 }  // namespace late_phase

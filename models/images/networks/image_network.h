@@ -11,7 +11,7 @@
 #include <functional>
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tensorflow/cc/framework/ops.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -87,7 +87,7 @@ struct NetworkSize {
   int64_t member_parameters = 0;  // those of BatchNorm, the last layer, factors and embeddings
   double kept = 0;                // ImageNetwork::kept
 };
-absl::Status SizeOf(const ImageNetworkOptions& options, NetworkSize* size);
+absl::StatusOr<NetworkSize> MeasureNetwork(const ImageNetworkOptions& options);
 
 }  // namespace late_phase
 

@@ -49,7 +49,7 @@ Tensor NormalNumbers(tensorflow::DataType dtype, const TensorShape& shape, int64
 
 Tensor Signs(Tensor numbers) {
   for (int64_t i = 0; i < numbers.NumElements(); ++i) {
-    SetElement(&numbers, i, ElementOf(numbers, i) < 0 ? -1 : 1);
+    SetElement(&numbers, i, GetElement(numbers, i) < 0 ? -1 : 1);
   }
   return numbers;
 }
@@ -104,7 +104,7 @@ void DeclaredWeights::Orthogonalize(const Initial& initial, Tensor* columns) {
   std::vector<std::vector<double>>& others = columns_[initial.group];
   for (int64_t c = 0; c < count; ++c) {
     std::vector<double> column(E);
-    for (int64_t e = 0; e < E; ++e) column[e] = ElementOf(*columns, e * count + c);
+    for (int64_t e = 0; e < E; ++e) column[e] = GetElement(*columns, e * count + c);
     auto product = [&](const std::vector<double>& other) {
       return std::inner_product(column.begin(), column.end(), other.begin(), 0.0);
     };
@@ -146,8 +146,9 @@ Output DeclaredWeights::BatchNorm(const std::string& name, Output x, int64_t cha
   };
   auto state = [&](const char* what, double initial) -> Output {
     const std::string path = absl::StrCat(name, "/", what);
-    return members ? late_phase_->AddMemberState(path, Constant(dtype_, row, initial))
-                   : late_phase_->AddState(path, Constant(dtype_, stack, initial), StateOf::kModel);
+    return members
+               ? late_phase_->AddMemberState(path, Constant(dtype_, row, initial))
+               : late_phase_->AddState(path, Constant(dtype_, stack, initial), StateKind::kModel);
   };
   const Output scale = weight("scale", 1), offset = weight("offset", 0), mean = state("mean", 0),
                variance = state("variance", 1);
@@ -175,7 +176,7 @@ Output EvaluatedWeights::Weight(Part, const std::string& name, const TensorShape
 }
 
 // Statistics are estimated as in training: from images that are divided among the members.
-Output EvaluatedWeights::MembersOf(Output x) {
+Output EvaluatedWeights::ImageMembers(Output x) {
   if (statistics_ == Statistics::kMinibatch) return DividedAmongMembers(x);
   const tensorflow::Scope& scope = late_phase_->scope();
   const auto one =

@@ -41,7 +41,7 @@ class DeclaredWeights : public LayerWeights {
  protected:
   tensorflow::Output Weight(Part part, const std::string& name,
                             const tensorflow::TensorShape& shape, const Initial& initial) override;
-  tensorflow::Output MembersOf(tensorflow::Output x) override { return DividedAmongMembers(x); }
+  tensorflow::Output ImageMembers(tensorflow::Output x) override { return DividedAmongMembers(x); }
 
  private:
   InitialValue Start(const tensorflow::TensorShape& shape, const Initial& initial);
@@ -97,7 +97,7 @@ class EvaluatedWeights : public LayerWeights {
  protected:
   tensorflow::Output Weight(Part part, const std::string& name,
                             const tensorflow::TensorShape& shape, const Initial& initial) override;
-  tensorflow::Output MembersOf(tensorflow::Output x) override;
+  tensorflow::Output ImageMembers(tensorflow::Output x) override;
 
  private:
   tensorflow::Output Row(const std::string& name);

@@ -52,7 +52,7 @@ Output LayerWeights::Kernel(const std::string& name, const TensorShape& shape) {
 }
 
 Output LayerWeights::Generated(const std::string& name, const TensorShape& shape) {
-  const HypernetworkLayer layer = HypernetworkLayerOf(name, shape);
+  const HypernetworkLayer layer = MakeHypernetworkLayer(name, shape);
   Output& hypernetwork = hypernetworks_[layer.group];
   if (hypernetwork.node() == nullptr) {
     TensorShape all = layer.chunk;
@@ -69,7 +69,7 @@ Output LayerWeights::Generated(const std::string& name, const TensorShape& shape
 // product(x ∘ u, kernel) ∘ v + bias, with the rows of each image's member.
 Output LayerWeights::EnsembleLayer(const std::string& name, Output x, const TensorShape& shape,
                                    bool bias, const Product& product) {
-  if (members_.node() == nullptr && scope_.ok()) members_ = MembersOf(x);
+  if (members_.node() == nullptr && scope_.ok()) members_ = ImageMembers(x);
   auto rows = [&](Part part, const char* what, int64_t size, const Initial& initial) -> Output {
     const Output weight = Weight(part, name + "/" + what, TensorShape({ensemble_, size}), initial);
     if (!scope_.ok()) return Output();
@@ -109,7 +109,7 @@ LastLayer LayerWeights::Head(const std::string& name, Output features, int64_t s
 Output LayerWeights::Uniform(Output shape) {
   if (noise_.node() == nullptr || !scope_.ok()) return Output();
   const tensorflow::Scope host = scope_.WithDevice("/device:CPU:0");
-  const auto layer = tf_ops::Const(host, {int64_t{0}, OffsetOfLayer(draws_++)}, {2});
+  const auto layer = tf_ops::Const(host, {int64_t{0}, LayerOffset(draws_++)}, {2});
   const Output numbers = GetOutput(
       AddNode(
           scope_, "StatelessRandomUniform", "Uniform", {shape, tf_ops::Add(host, noise_, layer)},

@@ -63,7 +63,7 @@ class LayerWeights : public NetworkWeights {
                                     const Initial& initial) = 0;
   // Of a BatchEnsemble: which of the K members each image of x [n, …] belongs to, as ones in
   // [n, K], or in [1, K] if all belong to the same.
-  virtual tensorflow::Output MembersOf(tensorflow::Output x) = 0;
+  virtual tensorflow::Output ImageMembers(tensorflow::Output x) = 0;
   // Image i of n belongs to member floor(i·K / n).
   tensorflow::Output DividedAmongMembers(tensorflow::Output x);
   int64_t ensemble() const { return ensemble_; }
@@ -81,7 +81,7 @@ class LayerWeights : public NetworkWeights {
   tensorflow::DataType dtype_;
   tensorflow::Output noise_;
   int64_t draws_ = 0;                                        // so far
-  tensorflow::Output members_;                               // MembersOf the network's images
+  tensorflow::Output members_;                               // ImageMembers of the network
   std::map<std::string, tensorflow::Output> hypernetworks_;  // of each group
 };
 

@@ -1,7 +1,7 @@
 // What the benchmarks of ops in C++ graphs share: a graph with its session, threads for what runs
 // without TensorFlow's graphs, random tensors, and the comparison of results.
-#ifndef LATE_PHASE_TOOLS_BENCH_BENCH_PROGRAM_H_
-#define LATE_PHASE_TOOLS_BENCH_BENCH_PROGRAM_H_
+#ifndef LATE_PHASE_TOOLS_BENCH_BENCH_GRAPH_H_
+#define LATE_PHASE_TOOLS_BENCH_BENCH_GRAPH_H_
 
 #include <cmath>
 #include <functional>
@@ -41,7 +41,7 @@ inline tensorflow::Tensor Uniform(const tensorflow::TensorShape& shape) {
 }
 
 // A graph, which may have variables, and its session.
-class Program {
+class BenchGraph {
  public:
   using Feeds = std::vector<std::pair<std::string, tensorflow::Tensor>>;
 
@@ -67,7 +67,7 @@ class Program {
   void Start() {
     tensorflow::GraphDef graph;
     TF_CHECK_OK(scope_.ToGraphDef(&graph));
-    TF_CHECK_OK(OpenSession(Threads(), &session_));
+    session_ = OpenSession(Threads()).value();
     TF_CHECK_OK(session_->Create(graph));
     if (!initialise_.empty()) Run(initial_, initialise_);
     initial_.clear();
@@ -112,4 +112,4 @@ class BenchThreads {
 
 }  // namespace late_phase
 
-#endif  // LATE_PHASE_TOOLS_BENCH_BENCH_PROGRAM_H_
+#endif  // LATE_PHASE_TOOLS_BENCH_BENCH_GRAPH_H_

@@ -180,8 +180,7 @@ void Memory(const std::string& folder, int threads, int64_t K) {
     const tensorflow::Output one = tensorflow::ops::Const(scope.WithOpName("one"), 1.0f);
     tensorflow::GraphDef graph;
     Require(scope.ToGraphDef(&graph));
-    std::unique_ptr<tensorflow::Session> session;
-    Require(OpenSession(threads, &session));
+    const std::unique_ptr<tensorflow::Session> session = Require(OpenSession(threads));
     Require(session->Create(graph));
     std::vector<Tensor> outputs;
     Require(session->Run({}, {one.name()}, {}, &outputs));

@@ -92,9 +92,8 @@ class Model {
 
   // Seconds of one step.
   double Step(const Run::Feeds& feeds) {
-    std::vector<Tensor> outputs;
     const auto begin = std::chrono::steady_clock::now();
-    TF_CHECK_OK(run_->Step(feeds, {"loss:0"}, &outputs));
+    const std::vector<Tensor> outputs = run_->Step(feeds, {"loss:0"}).value();
     const auto end = std::chrono::steady_clock::now();
     loss_ = outputs[0].scalar<float>()();
     return std::chrono::duration<double>(end - begin).count();

@@ -87,6 +87,16 @@ def training_loop(monkeypatch):
     return {"model": model, "optimizer": optimizer, "loss_function": LOGITS_LOSS, "x": X, "y": Y}
 
 
+def attention_blocks(monkeypatch):
+    def block(name):
+        inputs = keras.Input((6, 4))
+        attended = keras.layers.MultiHeadAttention(2, 8, name="attention")(inputs, inputs)
+        outputs = keras.layers.LayerNormalization(name="norm")(inputs + attended)
+        return keras.Model(inputs, outputs, name=name)
+
+    return {"transformer_block": block("block"), "backbone": block("backbone")}
+
+
 def several_devices(monkeypatch):
     return {"model": small_model(), "loss": LOGITS_LOSS, "x": X, "y": Y}
 
@@ -100,9 +110,20 @@ def imagenet(monkeypatch):
 # Page and the number of its fragment -> what makes the names that it uses, and what must hold of them afterwards.
 PRELUDES = {
     ("docs/using.md", 0): (lstm_weights, lambda names: names["h"].shape == (5, 2, 4)),
-    ("docs/keras.md", 0): (training_loop, lambda names: int(names["optimizer"].member) == 1),
-    ("docs/keras.md", 1): (several_devices, lambda names: names["model"].optimizer.members == 10),
-    ("docs/keras.md", 2): (
+    ("docs/keras.md", 0): (
+        attention_blocks,
+        lambda names: (
+            {
+                weight.shape[0]
+                for weight in names["backbone"].trainable_weights
+                if "lora" in weight.path
+            }
+            == {10}
+        ),
+    ),
+    ("docs/keras.md", 1): (training_loop, lambda names: int(names["optimizer"].member) == 1),
+    ("docs/keras.md", 2): (several_devices, lambda names: names["model"].optimizer.members == 10),
+    ("docs/keras.md", 3): (
         model_with_members,
         lambda names: (
             names["model"].train_on_batch(X, Y) > 0

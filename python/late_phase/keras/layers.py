@@ -321,7 +321,10 @@ class BatchNormalization(MemberLayer):
         """The arrays of `affine_layer`: with these it is the mean of the members' maps, x -> a x + b.
 
         a_k = gamma_k / sqrt(variance_k + epsilon), b_k = beta_k - mean_k a_k. Statistics are the
-        members' mean. With `of_mean` it does what this layer does in inference instead.
+        members' mean.
+
+        Args:
+          of_mean: with these the layer does what this one does in inference instead.
         """
         mean, variance = (np.float64(v.numpy()) for v in (self.moving_mean, self.moving_variance))
         gamma = np.ones_like(mean) if self.gamma is None else np.float64(self.gamma.numpy())

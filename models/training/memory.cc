@@ -25,7 +25,7 @@ double TrainingBytes(const TrainingNumbers& numbers, const LatePhaseOptions& opt
   // Of a step: a copy of the member's rows, what is needed to go back, and the gradients.
   double transient = numbers.members + numbers.minibatch + numbers.base + numbers.members;
   // Spawning makes new slots, most of them (measured) before the old ones go.
-  if (K > 1) transient = std::max(transient, 0.85 * numbers.slots * K * numbers.members);
+  if (K > 1) transient = std::max(transient, 0.93 * numbers.slots * K * numbers.members);
   if (options.swag_rank > 0) {
     const double deviations = static_cast<double>(options.swag_rank) * weights;
     variables += weights + deviations;

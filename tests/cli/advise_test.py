@@ -258,7 +258,7 @@ def test_runs_that_cannot_be_judged(tmp_path):
     "record, words",
     [
         (
-            "enwik8-quick",
+            "enwik8-96-units",
             ["base, 3 seeds;", "Recommendation (base, the better network): train longer"],
         ),
         ("enwik8-small/rank1", ["takes 0.0048 off", "does not stand on a plateau"]),

@@ -136,9 +136,9 @@ def tell_finished(kind, folder):
 
 
 def test_a_finished_run_has_its_table_and_its_curves(drive, tmp_path):
-    shutil.copytree("docs/results/enwik8-quick/seed-0", tmp_path / "run" / "seed-0")
+    shutil.copytree("docs/results/enwik8-96-units/seed-0", tmp_path / "run" / "seed-0")
     for name in ("config.toml", "results.json"):
-        shutil.copy(f"docs/results/enwik8-quick/{name}", tmp_path / "run")
+        shutil.copy(f"docs/results/enwik8-96-units/{name}", tmp_path / "run")
     run = drive(tell_finished("enwik8", "run"), "train", "enwik8")
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()

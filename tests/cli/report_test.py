@@ -116,7 +116,7 @@ def recorded(tmp_path_factory):
         out,
         "docs/results/cifar-convnet",
         "docs/results/cifar-convnet-quick/base",
-        "docs/results/enwik8-quick",
+        "docs/results/enwik8-96-units",
     )
     return page, out.read_text()
 
@@ -138,7 +138,7 @@ def test_page_is_self_contained(recorded):
         "cifar-convnet/base",
         "cifar-convnet/late-phase",
         "cifar-convnet-quick/base",
-        "enwik8-quick/seed-1/late-phase",
+        "enwik8-96-units/seed-1/late-phase",
     ],
 )
 def test_every_figure_of_a_run_is_there(recorded, folder):
@@ -181,19 +181,19 @@ def test_summary_marks_the_best_and_averages_seeds(recorded):
     enwik8 = Page(
         text[text.index("<h3>enwik8</h3>") :].partition("<section")[0].removesuffix("</section>\n")
     )
-    with open("docs/results/enwik8-quick/results.json") as file:
+    with open("docs/results/enwik8-96-units/results.json") as file:
         base = [
             run["test"]["swa"]["bpc"] for run in json.load(file)["runs"] if run["model"] == "base"
         ]
     mean = sum(base) / 3
     error = (sum((value - mean) ** 2 for value in base) / 2 / 3) ** 0.5
-    (row,) = [row for row in enwik8.rows if row[:3] == ["enwik8-quick/seed-0/base", "base", "3"]]
+    (row,) = [row for row in enwik8.rows if row[:3] == ["enwik8-96-units/seed-0/base", "base", "3"]]
     assert row[4] == f"{mean:.4f} ± {error:.4f}"
 
 
 def test_models_are_compared_seed_by_seed(recorded, tmp_path):
     page, text = recorded
-    with open("docs/results/enwik8-quick/results.json") as file:
+    with open("docs/results/enwik8-96-units/results.json") as file:
         lines = enwik8_table.render(json.load(file))
     table = [line for line in lines if line.startswith("|")]
     shown = [

@@ -42,6 +42,23 @@ def test_law_and_records(first_records):
     assert f"gained {gained[0]} and {gained[1]} on their own networks" in text
 
 
+def test_law_and_quick():
+    found = {
+        (one.treated.network, one.treated.treatment): one
+        for one in law_table.comparisons(law_table.read_all(*outcomes.TEXT))
+        if one.treated.config["units"] == 64 and one.treated.config.get("sigma") == 0.1
+    }
+    text = words()
+    rank1 = [found["rank1", name] for name in ("accumulation", "lower-rate", "late-phase")]
+    assert "all end within 0.003 of the law" in text
+    assert all(abs(one.measured() - one.predicted()) < 0.0035 for one in rank1)
+    late, plain = (found["rank1", name].measured() for name in ("late-phase", "accumulation"))
+    assert abs(late - plain) < 0.0015 and "within 0.001 of accumulation" in text
+    base = [found["base", name] for name in ("accumulation", "lower-rate")]
+    better = [f"{one.predicted() - one.measured():.3f}" for one in base]
+    assert f"do better than the law by {better[0]} and {better[1]}" in text
+
+
 def test_stages_of_the_first_records(first_records):
     assert "None of the first records stands on a plateau." in words()
     stages = {one["setting"]: one.get("stage") for one in advice.outcomes()}
@@ -76,7 +93,7 @@ def mean(record, model, metric):
 
 def test_where_it_did_not_help():
     text = words()
-    late, plain = (mean("enwik8-quick", model, "bpc") for model in ("late-phase", "rank1"))
+    late, plain = (mean("enwik8-96-units", model, "bpc") for model in ("late-phase", "rank1"))
     assert f"{late:.3f} against {plain:.3f} bits per character in ten short epochs" in text
     wrn = [mean("cifar-wrn-16-2-small", model, "accuracy") for model in ("base", "late-phase")]
     (points,) = re.findall(r"the late-phase network ended (\S+) points below the plain one", text)

@@ -63,12 +63,6 @@ def _enwik8_trials():
     return enwik8_table.render_trials(trials)
 
 
-def _enwik8_first_seed():
-    """What the command without flags prints: the first of the recorded seeds."""
-    runs = run_table.runs_of(_json("enwik8-quick/results.json"))
-    return enwik8_table.render({"runs": [run for run in runs if run["seed"] == 0]})
-
-
 def _law():
     """The noise law beside every record of enwik8 with SWA."""
     return law_table.render(law_table.comparisons(law_table.read_all(*outcomes.TEXT)))
@@ -97,6 +91,7 @@ _COMPARED = {
     "cifar-convnet": "CIFAR-10, ConvNet, %",
     "cifar-wrn-16-2-small": "10,000 images of it, WRN 16-2, %",
     "enwik8-quick": "enwik8 `quick`, BPC",
+    "enwik8-96-units": "enwik8, 96 units, ten short epochs, BPC",
     "enwik8-small": "enwik8 `small`, BPC",
 }
 
@@ -140,7 +135,10 @@ _TABLES = {
     "cifar-wrn-16-2-small": _cifar("cifar-wrn-16-2-small"),
     "cifar-wrn-28-10-ten-steps": _cifar("cifar-wrn-28-10-ten-steps", cifar_table.render_cost),
     "enwik8-quick/results.json": _recorded("enwik8-quick/results.json", enwik8_table.render),
-    "enwik8-quick/seed-0": _enwik8_first_seed,
+    "enwik8-quick-controls/results.json": _recorded(
+        "enwik8-quick-controls/results.json", enwik8_table.render
+    ),
+    "enwik8-96-units/results.json": _recorded("enwik8-96-units/results.json", enwik8_table.render),
     "enwik8-small/results.json": _recorded("enwik8-small/results.json", enwik8_table.render),
     "enwik8-*-200-steps": _enwik8_times,
     "enwik8-64-units-*": _enwik8_trials,

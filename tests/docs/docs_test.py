@@ -10,13 +10,8 @@ import tomllib
 
 import pytest
 
-from late_phase_cli import advice
-from late_phase_cli import run_table
-from late_phase_cli import sweep_table
-from tools.develop import cuda_report
-from tools.develop import docs_blocks
-from tools.develop import docs_records
-from tools.develop import outcomes
+from late_phase_cli import advice, enwik8_table, run_table, sweep_table
+from tools.develop import cuda_report, docs_blocks, docs_records, outcomes
 
 PAGES = docs_blocks.pages()
 LIBRARY = os.environ["LATE_PHASE_OPS"]
@@ -249,7 +244,7 @@ def test_recorded_evaluations_are_of_the_recorded_runs(path):
 def test_readme_shows_the_result_and_the_timing():
     shown = {(kind, path) for page, kind, path, _ in MARKED if page == "README.md"}
     assert shown >= {
-        ("table of", "docs/results/enwik8-small/results.json"),
+        ("table of", "docs/results/enwik8-quick/results.json"),
         ("table of", "docs/results/bench_enwik8.json"),
     }
 
@@ -280,10 +275,18 @@ def test_load_example_without_the_library_says_what_is_missing():
 
 def test_readme_quotes_the_recorded_run():
     """The sentence above the table says what the table says."""
-    runs = run_table.runs_of(json.loads(read("docs/results/enwik8-small/results.json")))
-    bpc = {run["model"]: f"{run['test']['collapsed']['bpc']:.3f}" for run in runs}
+    runs = run_table.runs_of(json.loads(read("docs/results/enwik8-quick/results.json")))
+    found = dict(enwik8_table.differences(runs))
+    gain = {name: found[name]["collapsed"] for name in found}
     words = " ".join(read("README.md").split())
-    assert f"from {bpc['rank1']} to {bpc['late-phase']} bits per character" in words
+    own, plain = gain["Late-phase against Base + Rank1"], gain["Late-phase against Base"]
+    assert own.won == plain.won == own.seeds == 3 and "three seeds" in words
     assert (
-        bpc["base"] < bpc["late-phase"] < bpc["rank1"] and "the plain LSTM is still ahead" in words
+        f"by {-own.mean:.3f} bits per character and the plain LSTM by {-plain.mean:.3f};" in words
     )
+    (control,) = (one for name, one in gain.items() if "what the members add" in name)
+    assert abs(control.mean) < control.half_width
+    assert "accumulating gradients without members does as much" in words
+    paper = enwik8_table.PAPER
+    gains = [paper[model][1] - paper["late-phase"][1] for model in ("rank1", "base")]
+    assert f"gains {gains[0]:.3f} and {gains[1]:.3f}" in words

@@ -241,6 +241,18 @@ def test_recorded_evaluations_are_of_the_recorded_runs(path):
         assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_block_that_is_still_empty_is_filled_and_nothing_else():
+    page = (
+        "<!-- table of a -->\n\n<!-- end -->\n\nprose\n\n"
+        "<!-- table of b -->\n\n| old |\n\n<!-- end -->\n"
+    )
+    assert docs_blocks.blocks(page) == [("table of", "a", ""), ("table of", "b", "| old |\n")]
+    assert docs_blocks.refreshed(page, lambda kind, path: f"| {path} |\n") == (
+        "<!-- table of a -->\n\n| a |\n\n<!-- end -->\n\nprose\n\n"
+        "<!-- table of b -->\n\n| b |\n\n<!-- end -->\n"
+    )
+
+
 def test_readme_shows_the_result_and_the_timing():
     shown = {(kind, path) for page, kind, path, _ in MARKED if page == "README.md"}
     assert shown >= {

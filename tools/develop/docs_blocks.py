@@ -18,7 +18,8 @@ import sys
 
 _BLOCK = re.compile(
     r"<!-- (?P<kind>same as|output of) (?P<path>\S+) -->\n```(?P<language>\w*)\n(?P<text>.*?)```\n"
-    r"|<!-- table of (?P<table>\S+) -->\n\n(?P<rows>.*?)\n<!-- end -->\n",
+    # A block ends before the next one begins, also if it is still empty.
+    r"|<!-- table of (?P<table>\S+) -->\n\n(?:(?P<rows>(?:(?!<!-- ).)*?)\n)?<!-- end -->\n",
     re.S,
 )
 
@@ -31,7 +32,7 @@ def pages():
 def _parsed(match):
     """(kind, path, content) of a match."""
     if match["table"]:
-        return "table of", match["table"], match["rows"]
+        return "table of", match["table"], match["rows"] or ""
     return match["kind"], match["path"], match["text"]
 
 

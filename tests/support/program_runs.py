@@ -92,6 +92,23 @@ def read_metrics(run_folder):
         return [json.loads(line) for line in lines]
 
 
+def logged_tags(run_folder):
+    """What a run has logged for TensorBoard. It must hold its files, and no others."""
+    events = [name for name in os.listdir(run_folder) if name.startswith("events.out.tfevents.")]
+    assert len(events) == 1
+    assert sorted(set(os.listdir(run_folder)) - set(events)) == [
+        "checkpoint",
+        "config.toml",
+        "metrics.jsonl",
+        "results.json",
+    ]
+    return {
+        value.tag
+        for event in tf.compat.v1.train.summary_iterator(os.path.join(run_folder, events[0]))
+        for value in event.summary.value
+    }
+
+
 def read_results(run_folder):
     with open(os.path.join(run_folder, "results.json")) as file:
         return json.load(file)

@@ -51,7 +51,7 @@ def locked(out):
         lock = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise UserError(
-            "`out` must be a folder that can be made and written to. "
+            "`out` must be a folder that can be created and written to. "
             f"Received: out={out} ({error.strerror})"
         ) from error
     try:

@@ -248,7 +248,7 @@ def test_stopped_and_killed_sweeps_go_on_bit_for_bit(tmp_path, files):
 
     third = run(files, out, *arguments)
     assert third.returncode == 0, third.stderr
-    assert (out / "sigma-0.1" / "seed-0.log").read_text().count("goes on at step") == 2
+    assert (out / "sigma-0.1" / "seed-0.log").read_text().count("resumes at step") == 2
     program_runs.train(
         "cifar", files, tmp_path / "whole", *flags, "--model", "late-phase", "--sigma", 0.1
     )

@@ -353,7 +353,7 @@ def test_eval_and_sample_say_what_a_run_does_not_have(tmp_path, files, trained):
     for arguments, message in (
         (("--split", "validation"), "`split` must be one of test. Received: split=validation"),
         (("--weights", "swa"), "SWA has no sample at step 3"),
-        (("--weights", "ensemble"), "the members begin at step"),
+        (("--weights", "ensemble"), "the members are spawned at step"),
     ):
         result = program_runs.run("eval", out, "--data", files, *arguments)
         assert result.returncode == 2 and message in result.stderr, result.stderr

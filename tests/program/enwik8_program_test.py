@@ -183,7 +183,7 @@ def test_signals_stop_after_the_step_with_the_state_saved(tmp_path, text, number
     assert f"stopped at step {stopped}" in stderr and not (run / "results.json").exists()
     resumed = program_runs.train("enwik8", text, run, "--resume", "--steps", stopped + 2)
     assert (
-        f"goes on at step {stopped}" in resumed.stderr
+        f"resumes at step {stopped}" in resumed.stderr
         and program_runs.read_results(run)["steps"] == stopped + 2
     )
 
@@ -466,7 +466,7 @@ def test_eval_before_the_late_phase_and_without_swa(tmp_path, text):
         ),
         (
             "ensemble",
-            "no such weights: ensemble; this run has collapsed, current (the members begin at step 12)",
+            "no such weights: ensemble; this run has collapsed, current (the members are spawned at step 12)",
         ),
     ):
         result = program_runs.run("eval", tmp_path / "run", "--data", text, "--weights", weights)

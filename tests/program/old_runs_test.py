@@ -71,7 +71,7 @@ def test_a_run_goes_on_to_what_it_would_have_come_to(old):
     run, program, data = old
     expected, before = read(run, "resumed.json"), program_runs.read_metrics(run)
     result = program_runs.train(program, data, run, "--resume", "--steps", expected["steps"])
-    assert f"goes on at step {read(run, 'evaluated.json')['steps']}" in result.stderr
+    assert f"resumes at step {read(run, 'evaluated.json')['steps']}" in result.stderr
     found, expected = figures(program_runs.read_results(run)), figures(expected)
     assert found == pytest.approx(expected, rel=TOLERANCE[program]) and len(expected) >= 3
     assert program_runs.read_metrics(run)[: len(before)] == before

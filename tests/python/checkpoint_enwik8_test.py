@@ -168,7 +168,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, text, tm
     assert {name for name in before if not np.array_equal(before[name], after[name])} == weights
     assert program_runs.run("sample", run, "--prompt", " !", "--length", 10).returncode == 0
     resumed = program_runs.train("enwik8", text, run, "--resume", "--steps", 35)
-    assert "goes on at step 32" in resumed.stderr
+    assert "resumes at step 32" in resumed.stderr
 
 
 def test_averages_that_there_are_not_yet_are_refused(tmp_path, text):

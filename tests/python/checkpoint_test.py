@@ -287,7 +287,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, files, t
     steps = int(before["late_phase/step"])
     resumed = program_runs.train("cifar", files["cifar10"], run, "--resume", "--steps", steps + 3)
     assert (
-        f"goes on at step {steps}" in resumed.stderr
+        f"resumes at step {steps}" in resumed.stderr
         and program_runs.read_results(run)["steps"] == steps + 3
     )
 

@@ -165,7 +165,7 @@ def assert_resumes_bit_for_bit(whole, step, program, data, *arguments):
         raise AssertionError(f"never killed between the checkpoints of steps {step} and {2 * step}")
     steps = read_results(whole)["steps"]
     resumed = train(program, data, killed, "--resume", "--steps", steps)
-    assert f"goes on at step {step}" in resumed.stderr
+    assert f"resumes at step {step}" in resumed.stderr
     assert_same_bits(read_checkpoint(whole), read_checkpoint(killed))
     for figures in ("train", "validation", "test"):
         assert read_results(whole).get(figures) == read_results(killed).get(figures)

@@ -246,7 +246,7 @@ def test_a_set_that_can_be_learnt_is_learnt(tmp_path):
         ("--preset slow", "`preset` must be"),
         (
             "--network wrn --depth 12",
-            "`depth` must be 10, 16, 22, 28, …, that is 6 times the blocks of a group and 4. Received: depth=12",
+            "`depth` must be 10, 16, 22, 28, …: 6 times the blocks per group, plus 4. Received: depth=12",
         ),
         ("--network wrn --depth 994 --width 1000", "the network must fit into memory"),
         (

@@ -445,7 +445,7 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
         ("--network pyramidnet --depth 20 --dropout 0.1", "`dropout` must be 0 for a pyramidnet"),
         (
             "--network pyramidnet --depth 28",
-            "`depth` must be 11, 20, …, 272, …, that is 9 times the blocks of a group and 2. Received: depth=28",
+            "`depth` must be 11, 20, …, 272, …: 9 times the blocks per group, plus 2. Received: depth=28",
         ),
         (
             "--network pyramidnet --depth 20 --shakedrop 2",
@@ -459,7 +459,7 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
         ("--late-rank1 true --late-all true", "Received: late_all=true, late_rank1=true"),
         (
             "--model accumulation --late-rank1 true",
-            "the control accumulation must be of plain kernels, none of whose weights have members",
+            "the control accumulation must have plain kernels, whose weights have no members",
         ),
         (
             "--model batch-ensemble --hypernetwork true",

@@ -12,8 +12,7 @@ namespace late_phase {
 
 // How a training image is augmented, in this order, after it has been normalised.
 struct Augmentation {
-  int64_t pad =
-      4;  // zeros (the mean colour) on every side; then a random crop of the original size
+  int64_t pad = 4;     // zeros (the mean colour) added on every side before a random crop
   bool flip = true;    // mirrored left to right with probability 1/2
   int64_t cutout = 0;  // the side of a square of zeros, centred anywhere in the image; 0: none
 };

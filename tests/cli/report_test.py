@@ -430,7 +430,7 @@ def spoil_evaluation(run, text):
         ),
         (
             lambda run, out: (run / "results.json").write_text('{"test": 3}'),
-            "results.json must hold the figures of a run. Received: {run}/results.json",
+            "results.json must hold the results of a run. Received: {run}/results.json",
         ),
         (
             lambda run, out: (run / "sweep.json").write_text("{}"),

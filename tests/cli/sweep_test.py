@@ -406,12 +406,12 @@ def test_the_papers_figures_stand_beside_its_network():
         ),
         (
             "--over members=2 --model base",
-            "`model` must be late-phase, accumulation or lower-rate where members are varied",
+            "`model` must be late-phase, accumulation or lower-rate if members are varied",
         ),
         ("--over members=2 --model decay", "where members are varied; one member is the network"),
         ("--over sigma=1 --model all", "`model` must be one model"),
         ("--over members=2 --model all-controls", "`model` must be one model"),
-        ("--over members=2 --resume", "--resume is no flag of a sweep"),
+        ("--over members=2 --resume", "--resume is not a flag of sweep"),
         ("--over member=1,2", "did you mean members?"),
         ("--over device=CPU:0", "`over` must name a setting of cifar. Received: over=device=…"),
         (

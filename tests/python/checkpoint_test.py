@@ -307,7 +307,7 @@ def test_before_t0_there_is_one_member(trained, files, tmp_path):
     scale.assign(scale * np.array([[1.0], [1.0], [1.1]]))
     with pytest.raises(
         ValueError,
-        match=f"members of `model` must be equal.*begin at step {START}.* different ones in bn0/scale",
+        match=f"members of `model` must be equal.*at step {START}.* different members in bn0/scale",
     ):
         late_phase.checkpoint.save(model, run)
 
@@ -486,7 +486,7 @@ def _flip_a_byte(path):
         (lambda run, step: _flip_a_byte(step / "state.data-00000-of-00001"), ValueError, "The checkpoint must be complete"),
         (lambda run, step: (step / "state.index").unlink(), ValueError, "The checkpoint must be complete"),
         (lambda run, step: (step / "state.data-00000-of-00001").unlink(), ValueError, "The checkpoint must be complete"),
-        (lambda run, step: tf.train.Checkpoint(v=tf.Variable(1)).write(str(step / "state")), ValueError, "must be one of tools/latephase"),
+        (lambda run, step: tf.train.Checkpoint(v=tf.Variable(1)).write(str(step / "state")), ValueError, "must be one that tools/latephase train wrote"),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_damaged_is_named(run, damage, error, message):
@@ -519,7 +519,7 @@ def test_what_is_missing_or_damaged_is_named(run, damage, error, message):
         (
             'program = "cifar"',
             'program = "nqp"',
-            "must be of `tools/latephase train .*program='nqp'",
+            "must be a run of `tools/latephase train .*program='nqp'",
         ),
         (
             'network = "convnet"',

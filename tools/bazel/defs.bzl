@@ -25,8 +25,8 @@ _CORE_COPTS = _WARNINGS + select({
     "//conditions:default": [],
 })
 
-# The same bits for every instruction set and on the GPU: nothing is fused to a multiply-add, which
-# rounds once where there were two roundings. And square roots and selections that the compiler may
+# The same bits for every instruction set and on the GPU: nothing is fused into a multiply-add, which
+# rounds once instead of twice. And square roots and selections that the compiler may
 # vectorise.
 SAME_BITS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 _SAME_BITS_NVCC = ["-fmad=false"] + ["-Xcompiler=" + flag for flag in SAME_BITS]

@@ -28,14 +28,14 @@ def command(*arguments):
 
 
 def run(*arguments):
-    """The program to its end: its status, stdout, stderr."""
+    """Runs the program to its end: its status, stdout, stderr."""
     return subprocess.run(
         command(*arguments), capture_output=True, text=True, errors="replace", env=ENVIRONMENT
     )
 
 
 def driver(*arguments, **options):
-    """A process of the driver, tools/latephase without what it prepares."""
+    """A process of the driver: tools/latephase without its preparations."""
     environment = {
         **ENVIRONMENT,
         "LATE_PHASE_PROGRAM": PROGRAM,
@@ -52,7 +52,7 @@ def driver(*arguments, **options):
 
 
 def drive(*arguments, **options):
-    """The driver to its end: its status, stdout, stderr."""
+    """Runs the driver to its end: its status, stdout, stderr."""
     process = driver(*arguments, **options)
     stdout, stderr = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
@@ -93,7 +93,7 @@ def read_metrics(run_folder):
 
 
 def logged_tags(run_folder):
-    """What a run has logged for TensorBoard. It must hold its files, and no others."""
+    """What a run has logged for TensorBoard. The folder must hold its files, and no others."""
     events = [name for name in os.listdir(run_folder) if name.startswith("events.out.tfevents.")]
     assert len(events) == 1
     assert sorted(set(os.listdir(run_folder)) - set(events)) == [
@@ -155,7 +155,7 @@ def initial_checkpoint(program, data, out, *arguments):
 
 
 def assert_resumes_bit_for_bit(whole, step, program, data, *arguments):
-    """Kills a run after its checkpoint of `step` and before the next one, and goes on to where `whole`, uninterrupted, ended."""
+    """Kills a run after its checkpoint of `step` and before the next one, and resumes it to where `whole`, uninterrupted, ended."""
     for attempt in range(10):
         killed = f"{whole}-killed-{step}-{attempt}"
         kill_after_checkpoint(step, program, data, killed, "--checkpoint-every", step, *arguments)
@@ -169,6 +169,6 @@ def assert_resumes_bit_for_bit(whole, step, program, data, *arguments):
     assert_same_bits(read_checkpoint(whole), read_checkpoint(killed))
     for figures in ("train", "validation", "test"):
         assert read_results(whole).get(figures) == read_results(killed).get(figures)
-    # No step twice, though the killed process had written lines past its checkpoint.
+    # No step twice, although the killed process had written lines past its checkpoint.
     lines = [line["step"] for line in read_metrics(killed) if line["kind"] == "train"]
     assert lines == sorted(set(lines)) and lines[-1] == steps

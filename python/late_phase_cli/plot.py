@@ -206,6 +206,11 @@ def draw_members(axes, members):
     plot_style.finish_axes(axes)
 
 
+def draw_evaluations(axes, series, line, colour, label):
+    style = dict(color=colour, linewidth=1.5, marker=".", markersize=4)
+    axes.plot(series.epochs, series.values, line, label=label, **style)
+
+
 def draw_run(run):
     if not run.training.values and not run.evaluations:
         raise PlotError(
@@ -227,17 +232,7 @@ def draw_run(run):
         )
     for weights, label, line in (("collapsed", run.split, "-"), ("swa", f"{run.split}, SWA", "--")):
         if weights in run.evaluations:
-            one = run.evaluations[weights]
-            axes.plot(
-                one.epochs,
-                one.values,
-                line,
-                color=colour,
-                linewidth=1.5,
-                marker=".",
-                markersize=4,
-                label=label,
-            )
+            draw_evaluations(axes, run.evaluations[weights], line, colour, label)
     finish(axes, [run.training, *run.evaluations.values()], metric, run.starts.items())
     return figure
 
@@ -264,16 +259,7 @@ def draw_comparison(runs, folder):
         colour = COLOURS.get(model) or next(others)
         for weights, one in by_weights.items():
             label, line = (model, "-") if weights == "collapsed" else (f"{model}, SWA", "--")
-            axes.plot(
-                one.epochs,
-                one.values,
-                line,
-                color=colour,
-                linewidth=1.5,
-                marker=".",
-                markersize=4,
-                label=label,
-            )
+            draw_evaluations(axes, one, line, colour, label)
             if one.spread:
                 axes.fill_between(
                     one.epochs,

@@ -96,9 +96,7 @@ def test_every_point_is_an_ordinary_run(swept):
 
 def test_dry_run_prints_the_configuration_and_leaves_nothing(tmp_path, files, swept):
     flags = [*SMALL, "--model", "late-phase", "--seed", 5, "--seeds", 1]
-    result = program_runs.run(
-        "train", "cifar", "--data", files, "--out", tmp_path / "run", *flags, "--dry-run"
-    )
+    result = program_runs.try_train("cifar", files, tmp_path / "run", *flags, "--dry-run")
     assert (result.returncode, os.listdir(tmp_path)) == (0, [])
     assert result.stdout == (swept[0] / "members-3" / "seed-5" / "config.toml").read_text()
 

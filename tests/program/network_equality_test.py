@@ -476,9 +476,7 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
     ],
 )
 def test_bad_settings_name_the_rule_and_the_value(tmp_path, files, arguments, message):
-    result = program_runs.run(
-        "train", "cifar", "--data", files, "--out", tmp_path / "run", *FLAGS, *arguments.split()
-    )
+    result = program_runs.try_train("cifar", files, tmp_path / "run", *FLAGS, *arguments.split())
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert not list(tmp_path.iterdir())
 
@@ -489,18 +487,8 @@ def test_a_run_goes_on_with_its_dropout(tmp_path, files):
         (0.1, "`dropout` must be 0.3, as in the checkpoint. Received: dropout=0.1"),
         (0, "`dropout` must be 0.3, as in the checkpoint. Received: none"),
     ):
-        refused = program_runs.run(
-            "train",
-            "cifar",
-            "--data",
-            files,
-            "--out",
-            tmp_path / "run",
-            "--resume",
-            "--steps",
-            2,
-            "--dropout",
-            value,
+        refused = program_runs.try_train(
+            "cifar", files, tmp_path / "run", "--resume", "--steps", 2, "--dropout", value
         )
         assert refused.returncode == 2 and message in refused.stderr, refused.stderr
 

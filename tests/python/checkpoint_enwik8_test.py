@@ -141,11 +141,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, text, tm
     late_phase.checkpoint.save(model, run)
     result = program_runs.run("eval", run, "--data", text, "--threads", 2)
     assert result.returncode == 0, result.stderr
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in result.stdout.splitlines()
-        if line.startswith("| ")
-    ][1:]
+    rows = program_runs.table_rows(result.stdout)
     found = {weights: float(bpc) for weights, bpc in rows}
     results = program_runs.read_results(run)["test"]
     assert found["collapsed"] == pytest.approx(bits_per_character(model, streams), abs=6e-5)

@@ -141,11 +141,7 @@ def evaluate(run, files):
     """NLL of what `tools/latephase eval` finds in a run, to the four digits that it prints."""
     result = program_runs.run("eval", run, "--data", files, "--threads", 2)
     assert result.returncode == 0, result.stderr
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in result.stdout.splitlines()
-        if line.startswith("| ")
-    ][1:]
+    rows = program_runs.table_rows(result.stdout)
     return {row[0]: float(row[2]) for row in rows}
 
 

@@ -58,11 +58,22 @@ def drive(*arguments, **options):
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
+def try_train(program, data, out, *arguments):
+    """A training run: its status, stdout, stderr."""
+    return run("train", program, "--data", data, "--out", out, *arguments)
+
+
 def train(program, data, out, *arguments):
     """A training run that must succeed."""
-    result = run("train", program, "--data", data, "--out", out, "--threads", 2, *arguments)
+    result = try_train(program, data, out, "--threads", 2, *arguments)
     assert result.returncode == 0, result.stderr
     return result
+
+
+def table_rows(stdout):
+    """The cells of a printed table's rows, without its head."""
+    lines = [line for line in stdout.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines[1:]]
 
 
 def checkpoint_folders(run_folder):

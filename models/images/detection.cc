@@ -26,7 +26,7 @@ double Auroc(const std::vector<double>& negatives, const std::vector<double>& po
   if (nan) return std::numeric_limits<double>::quiet_NaN();
   std::sort(scores.begin(), scores.end());
   // Wins of the positives, doubled so that halves are integers: up to 2·n·m, which fits.
-  int64_t wins = 0, below = 0;  // negatives below the scores at hand
+  int64_t wins = 0, below = 0;  // negatives below the current scores
   for (size_t begin = 0, end = 0; begin < scores.size(); begin = end) {
     int64_t equal[2] = {0, 0};
     for (; end < scores.size() && scores[end].first == scores[begin].first; ++end) {

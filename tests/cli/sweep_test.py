@@ -1,4 +1,4 @@
-"""tools/latephase sweep: real small trainings on generated images; what they leave, what goes on, what is refused."""
+"""tools/latephase sweep: real small trainings on generated images; what they leave, what resumes, what is refused."""
 
 import json
 import math

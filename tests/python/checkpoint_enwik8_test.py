@@ -114,7 +114,7 @@ def test_saving_what_was_loaded_changes_no_bit(trained, text, tmp_path):
         program_runs.assert_same_bits(
             program_runs.read_checkpoint(run), program_runs.read_checkpoint(trained[0] / kind)
         )
-        # Nor do those of a training that goes on.
+        # Nor do those of a training that continues.
         other = shutil.copytree(trained[0] / kind, tmp_path / f"{kind}-other")
         for folder in (run, other):
             program_runs.train("enwik8", text, folder, "--resume", "--steps", 35)

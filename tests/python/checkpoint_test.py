@@ -235,7 +235,7 @@ def test_saving_what_was_loaded_changes_no_bit(run, trained, files):
         program_runs.read_checkpoint(run), program_runs.read_checkpoint(trained("convnet"))
     )
     assert os.listdir(run / "checkpoint") == [f"step-{STEPS:012}"]
-    # Nor do those of a training that goes on.
+    # Nor do those of a training that continues.
     for folder in (run, shutil.copytree(trained("convnet"), run.parent / "other")):
         program_runs.train("cifar", files["cifar10"], folder, "--resume", "--steps", STEPS + 3)
     program_runs.assert_same_bits(
@@ -449,7 +449,7 @@ def test_a_process_killed_while_saving_leaves_one_whole_checkpoint(
         renamed = killed_at >= acts.index("rename") + 1
         bias = late_phase.checkpoint.read(state)["conv0/bias"]
         assert np.array_equal(bias, np.arange(6.0) if renamed else old["conv0/bias"])
-    # The program reads, and goes on with, the state between the two renames; and the next save clears up.
+    # The program reads, and resumes from, the state between the two renames; the next save cleans up.
     between = states[acts.index("rename") + 1]
     assert sorted(os.listdir(between / "checkpoint")) == [f"step-{STEPS:012}", f"step-{STEPS:012}+"]
     os.unlink(between / "checkpoint" / f"step-{STEPS:012}" / "state.index")  # half removed

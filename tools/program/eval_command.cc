@@ -94,7 +94,8 @@ std::vector<CLI::Option*> AddImageFlags(Command* command, CLI::App* app) {
       app->add_option("--flatness-split", options->flatness_split, "training or test images")
           ->check(CLI::IsMember({"training", "test"}))
           ->capture_default_str(),
-      app->add_option("--flatness-images", options->flatness_images, "how many of them")
+      app->add_option("--flatness-images", options->flatness_images,
+                      "how many images to use for it")
           ->check(CLI::Range(1, 1000000))
           ->capture_default_str(),
       app->add_option("--samples", options->samples,

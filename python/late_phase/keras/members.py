@@ -291,9 +291,12 @@ class MemberLayer(keras.layers.Layer):
         if not self._last_training:
             return inference_row(variable)
         optimizer = self._optimizer()
-        member = (
-            tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
-        )
+        if optimizer is None:
+            member = tf.constant(0)
+        else:
+            member = optimizer.in_this_step(
+                "member", lambda: tf.convert_to_tensor(optimizer.member.value)
+            )
         return tf.gather(variable.value, member)  # its gradient is the row's alone
 
     def dtype_for(self, inputs):

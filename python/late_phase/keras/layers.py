@@ -231,11 +231,19 @@ class BatchNormalization(MemberLayer):
         self.built = True
 
     def channels_last(self, x):
-        """[..., channels], whichever axis they are."""
+        """[..., channels], whichever axis they are.
+
+        Args:
+          x: inputs.
+        """
         return x if self._is_last(x) else keras.ops.moveaxis(x, self.axis, -1)
 
     def channels_back(self, x):
-        """From `channels_last` to the inputs' order of axes."""
+        """The opposite of `channels_last`.
+
+        Args:
+          x: [..., channels].
+        """
         return x if self._is_last(x) else keras.ops.moveaxis(x, -1, self.axis)
 
     def _is_last(self, x):

@@ -542,9 +542,11 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         return self.in_this_step("rows", self._rows)
 
     def in_this_step(self, name, make):
-        """make(), a tensor that all layers of a step share: made once while the step is traced.
+        """A tensor that all layers of a step share: made once while the step is traced.
 
-        Every value that a step changes must be part of the name, but for this optimizer's own.
+        Args:
+          name: what it is; with all that it depends on, but for this optimizer's state.
+          make: a function that makes it.
         """
         if tf.executing_eagerly() or private.strategy_of(self).num_replicas_in_sync > 1:
             return make()

@@ -5,6 +5,7 @@ The blocks themselves are tools/develop/docs_blocks.py's.
 
 import glob
 import json
+import os
 import statistics
 import tomllib
 
@@ -167,8 +168,8 @@ _TABLES |= {
 }
 # Made by tools/bench/keras_evidence.py; a part of a record's path names its table.
 _TABLES |= {
-    f"keras-evidence-{task}.json{part}": _recorded(f"keras-evidence-{task}.json", render)
-    for task in ("digits", "noisy-digits", "text")
+    f"{os.path.basename(path)}{part}": _recorded(os.path.basename(path), render)
+    for path in sorted(glob.glob("docs/results/keras-evidence-*.json"))
     for part, render in (
         ("", keras_evidence_table.render),
         ("#differences", keras_evidence_table.render_differences),

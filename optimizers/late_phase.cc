@@ -152,7 +152,7 @@ void LatePhase::CheckMinimize(const UpdateRule& base, const UpdateRule& members)
   }
 }
 
-std::vector<Output> LatePhase::Gradients(Output loss) const {
+std::vector<Output> LatePhase::Gradients(Output loss) {
   std::vector<Output> values, gradients;
   for (const TrainedWeight& weight : weights_) values.push_back(weight.value);
   const absl::Status status = tensorflow::AddSymbolicGradients(scope(), {loss}, values, &gradients);
@@ -161,6 +161,7 @@ std::vector<Output> LatePhase::Gradients(Output loss) const {
         "`loss` must be differentiable by every declared weight. Received: ", status.message())));
     return {};
   }
+  for (size_t i = 0; i < weights_.size(); ++i) weights_[i].gradient = gradients[i];
   if (options().clip_norm > 0) return ClipGradients(graph_, clock_, weights_, gradients);
   return gradients;
 }

@@ -85,6 +85,7 @@ class LatePhase {
   tensorflow::Output Read(const std::string& name, WeightSet set, tensorflow::Input which = 0);
 
   // The weights that were declared, in their order; states are not among them.
+  const std::vector<TrainedWeight>& weights() const { return weights_; }
   std::vector<std::string> weight_names() const;
 
   // Names of the nodes to run. Empty before Minimize.
@@ -103,8 +104,8 @@ class LatePhase {
  private:
   // What is wrong with calling Minimize now, into the scope's status.
   void CheckMinimize(const UpdateRule& base, const UpdateRule& members) const;
-  // By every weight. Empty after an error, which is in the scope's status.
-  std::vector<tensorflow::Output> Gradients(tensorflow::Output loss) const;
+  // By every weight, clipped. Empty after an error, which is in the scope's status.
+  std::vector<tensorflow::Output> Gradients(tensorflow::Output loss);
   // The operations that update the weights, each in its turn after `computed`.
   std::vector<tensorflow::Operation> UpdateWeights(const UpdateRule& base,
                                                    const UpdateRule& members,

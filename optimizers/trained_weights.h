@@ -16,6 +16,7 @@ struct TrainedWeight {
   bool reads_stack = false;          // the model reads all rows
   bool decays = true;                // under weight decay
   tensorflow::Output handle, value;  // value: what the model reads, and the gradient is of
+  tensorflow::Output gradient;       // of a minibatch's loss, not clipped; known after Minimize
   tensorflow::TensorShape shape;     // of the variable
   tensorflow::Output average;        // handle; SWA only
   // Slots of the members, to be reset at T0.

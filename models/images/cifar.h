@@ -93,6 +93,7 @@ class Cifar : public Task {
   std::string epoch_loss() const override { return epoch_loss_; }
   absl::StatusOr<std::unique_ptr<Run>> MakeRun(int threads) override;
   absl::StatusOr<Run::Feeds> Batch(int64_t t) override;
+  const LatePhase& weights() const override { return *weights_; }
   Metrics LossMetrics(double loss) const override { return {{"loss", loss}}; }
   absl::StatusOr<Metrics> Evaluate(Run* run, Split split, WeightSet set, int32_t member) override;
   absl::StatusOr<MemberMetrics> EvaluateMembers(Run* run, Split split) override;

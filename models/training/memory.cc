@@ -24,6 +24,8 @@ double TrainingBytes(const TrainingNumbers& numbers, const LatePhaseOptions& opt
   if (options.swa_start >= 0) variables += weights;
   // Of a step: a copy of the member's rows, what is needed to go back, and the gradients.
   double transient = numbers.members + numbers.minibatch + numbers.base + numbers.members;
+  // An evaluation compares the members' gradients by a sum in double precision.
+  if (K > 1) transient += sizeof(double) / number_bytes * numbers.base;
   // Spawning makes new slots, most of them (measured) before the old ones go.
   if (K > 1) transient = std::max(transient, 0.93 * numbers.slots * K * numbers.members);
   if (options.swag_rank > 0) {

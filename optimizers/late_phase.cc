@@ -183,6 +183,16 @@ std::vector<Operation> LatePhase::UpdateWeights(const UpdateRule& base, const Up
   return updates;
 }
 
+std::vector<Operation> LatePhase::DropSums() const {
+  std::vector<Operation> drops;
+  for (const TrainedWeight& weight : weights_) {
+    if (weight.sum.node() == nullptr) continue;
+    const Output zeros = ZerosInGraph(scope(), graph_.dtype, weight.shape);
+    drops.push_back(tf_ops::AssignVariableOp(scope(), weight.sum, zeros).operation);
+  }
+  return drops;
+}
+
 std::vector<Operation> LatePhase::SpawnMembers() const {
   std::vector<Operation> spawns;
   if (options().members == 1) return spawns;
@@ -224,6 +234,7 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   if (options().swa_start >= 0) {
     swa_ = Group("swa", {TakeSample(graph_, absl::MakeSpan(weights_), &variables_)});
   }
+  if (options().restart_every > 0 && options().cycle > 1) drop_ = Group("drop", DropSums());
   if (!spawns.empty()) {
     // The mark is set by the run of the graph that spawns.
     const auto mark =

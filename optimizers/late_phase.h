@@ -8,7 +8,8 @@
 //
 // A late-phase variable is [K, …] from the start; row 0 is φ0 until T0 = `start`. What must happen
 // between steps (spawning at T0, SWA) is a target of its own that optimizers/run.h calls when it is
-// due. This class only builds the graph, of parts that have a file each:
+// due, and so is dropping the gradients of an unfinished cycle. This class only builds the graph,
+// of parts that have a file each:
 //
 //   late_phase_options.h  the settings          graph_context.h  scopes, and the clock t
 //   variables.h           what checkpoints see  trained_weights.h  what was declared
@@ -92,6 +93,7 @@ class LatePhase {
   const std::string& zero_target() const { return zero_; }  // sets variables that start at zero
   const std::string& train_target() const { return train_; }
   const std::string& spawn_target() const { return spawn_; }  // empty: nothing to spawn
+  const std::string& drop_target() const { return drop_; }    // empty: nothing is ever dropped
   const std::string& swa_target() const { return swa_; }      // empty: no SWA
 
   // Everything a checkpoint holds.
@@ -111,6 +113,8 @@ class LatePhase {
                                                    const UpdateRule& members,
                                                    const std::vector<tensorflow::Output>& gradients,
                                                    tensorflow::Operation computed);
+  // The operations that clear the sums of gradients.
+  std::vector<tensorflow::Operation> DropSums() const;
   // The operations that make the members.
   std::vector<tensorflow::Operation> SpawnMembers() const;
   tensorflow::Output ReadWeight(const TrainedWeight& weight, WeightSet set,
@@ -126,7 +130,7 @@ class LatePhase {
   SpawnMark spawned_;
   std::vector<TrainedWeight> weights_;
   std::vector<ModelState> states_;
-  std::string zero_, train_, spawn_, swa_;
+  std::string zero_, train_, spawn_, drop_, swa_;
   std::string base_text_, members_text_;
 };
 

@@ -19,6 +19,7 @@ struct TrainedWeight {
   tensorflow::Output gradient;       // of a minibatch's loss, not clipped; known after Minimize
   tensorflow::TensorShape shape;     // of the variable
   tensorflow::Output average;        // handle; SWA only
+  tensorflow::Output sum;            // handle; of gradients accumulated over a cycle
   // Slots of the members, to be reset at T0.
   std::vector<tensorflow::Output> slots;
   tensorflow::Output count;

@@ -209,7 +209,7 @@ bool HasMembers(const LatePhaseOptions& options, int64_t step) {
 
 int32_t LastMember(const LatePhaseOptions& options, int64_t step) {
   if (!HasMembers(options, step)) return 0;
-  return static_cast<int32_t>((step - 1 - options.start) % options.members);
+  return static_cast<int32_t>(options.SinceRestart(step - 1) % options.members);
 }
 
 absl::StatusOr<TrainEnd> Train(Task* task, Run* run, RunFolder* folder,

@@ -45,6 +45,10 @@ SettingList Experiment::Settings() {
                       "factor on the learning rates from T0 on, of the control lower-rate; 0: "
                       "1/sqrt(members) with Adam, 1/members with SGD",
                       &r->late_rate),
+          Boolean("restart_cycle",
+                  "each epoch begins a cycle of its own, with member 0; the base's gradients of an "
+                  "unfinished one are dropped",
+                  &r->restart_cycle),
           Boolean("freeze_base", "once there are members, they alone are trained", &r->freeze_base),
           Real(
               "swa_start", "epochs before averaging over time begins; -1: never", "a number >= -1",

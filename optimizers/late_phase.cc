@@ -251,13 +251,34 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
 Output LatePhase::ReadRows(Output handle, tensorflow::DataType dtype, WeightSet set,
                            tensorflow::Input which) {
   if (set == WeightSet::kCurrent) return ops::ReadMember(scope(), handle, which, dtype);
-  const tensorflow::Scope& host = graph_.host;
-  const Output first = ops::ReadMember(scope(), handle, tf_ops::Const(host, 0), dtype);
+  const Output first = ops::ReadMember(scope(), handle, tf_ops::Const(graph_.host, 0), dtype);
   if (options().members == 1) return first;
+  return tf_ops::SelectV2(scope(), Spawned(), ops::Collapse(scope(), handle, dtype), first);
+}
+
+Output LatePhase::Spawned() {
+  const tensorflow::Scope& host = graph_.host;
   const auto mark =
       tf_ops::ReadVariableOp(host, spawned_.Handle(&variables_), tensorflow::DT_INT64);
-  const auto spawned = tf_ops::Greater(host, mark, tf_ops::Const<int64_t>(host, 0));
-  return tf_ops::SelectV2(scope(), spawned, ops::Collapse(scope(), handle, dtype), first);
+  return tf_ops::Greater(host, mark, tf_ops::Const<int64_t>(host, 0));
+}
+
+Output LatePhase::ReadMembers(const std::string& name) {
+  auto rows = [&](Output handle, tensorflow::DataType dtype) -> Output {
+    const auto stack = tf_ops::ReadVariableOp(scope(), handle, dtype);
+    if (options().members == 1) return stack;
+    const Output first = ops::ReadMember(scope(), handle, tf_ops::Const(graph_.host, 0), dtype);
+    return tf_ops::SelectV2(scope(), Spawned(), stack, tf_ops::ExpandDims(scope(), first, 0));
+  };
+  for (const TrainedWeight& weight : weights_) {
+    if (weight.name == name && weight.late_phase) return rows(weight.handle, graph_.dtype);
+  }
+  for (const ModelState& state : states_) {
+    if (state.name == name && state.late_phase) return rows(state.handle, state.dtype);
+  }
+  scope().UpdateStatus(absl::InvalidArgumentError(
+      absl::StrCat("`name` must be a weight or a state with members. Received: name=", name)));
+  return Output();
 }
 
 Output LatePhase::ReadWeight(const TrainedWeight& weight, WeightSet set, tensorflow::Input which) {

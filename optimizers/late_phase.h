@@ -85,6 +85,9 @@ class LatePhase {
   // over time.
   tensorflow::Output Read(const std::string& name, WeightSet set, tensorflow::Input which = 0);
 
+  // All members of a weight or state that has any, [K, …]; before T0 each row is row 0.
+  tensorflow::Output ReadMembers(const std::string& name);
+
   // The weights that were declared, in their order; states are not among them.
   const std::vector<TrainedWeight>& weights() const { return weights_; }
   std::vector<std::string> weight_names() const;
@@ -121,6 +124,8 @@ class LatePhase {
                                 tensorflow::Input which);
   tensorflow::Output ReadRows(tensorflow::Output handle, tensorflow::DataType dtype, WeightSet set,
                               tensorflow::Input which);
+  // bool: the members exist.
+  tensorflow::Output Spawned();
   std::string Group(const std::string& name,
                     const std::vector<tensorflow::Operation>& operations) const;
 

@@ -1,7 +1,7 @@
 // Other weights in the place of a trained network's, for the time of an evaluation: perturbed ones,
 // or samples of a distribution over weights. Nothing is ever saved.
 //
-//   TF_ASSIGN_OR_RETURN(TrialWeights::Plain weights, trial->Read(run, WeightSet::kCollapsed));
+//   TF_ASSIGN_OR_RETURN(TrialWeights::Plain weights, trial->Read(run, "collapsed"));
 //   … change weights …
 //   trial->Assign(run, weights);   // WeightSet::kCurrent, member 0 is now that network
 //   … evaluate …
@@ -26,16 +26,22 @@ class TrialWeights {
   // weight or of a row.
   using Plain = std::map<std::string, tensorflow::Tensor>;
 
-  // Adds to the graph what reads the plain networks: after Minimize, before the run is made.
-  // statistics: by set, the states that belong to the network, each with what reads it.
-  using Statistics = std::map<WeightSet, std::map<std::string, tensorflow::Output>>;
-  TrialWeights(LatePhase* late_phase, const Statistics& statistics);
+  // A network that can be read: the trained weights of a set, and what it has of its own, each by
+  // the variable's name with what reads it: its statistics, and weights that are not the set's.
+  struct Network {
+    WeightSet set;
+    std::map<std::string, tensorflow::Output> own;
+  };
+
+  // Adds to the graph what reads the networks, which have names: after Minimize, before the run is
+  // made.
+  TrialWeights(LatePhase* late_phase, const std::map<std::string, Network>& networks);
 
   // Those that are trained, in the order of their declaration.
   const std::vector<std::string>& trained() const { return trained_; }
 
-  // The network of a set that there are statistics of: what is trained, and its statistics.
-  absl::StatusOr<Plain> Read(Run* run, WeightSet set) const;
+  // One of the networks: what is trained, and its statistics.
+  absl::StatusOr<Plain> Read(Run* run, const std::string& network) const;
 
   // Writes the values into every row of their variables; other variables keep what they have. What
   // was there before the first call is kept for Restore.
@@ -50,11 +56,12 @@ class TrialWeights {
                                            const tensorflow::Tensor& value) const;
 
   struct Variable {
-    std::map<WeightSet, std::string> plain;  // nodes: the value in the network of a set
-    std::string read;                        // the variable
+    std::map<std::string, std::string> plain;  // nodes: the value in each network
+    std::string read;                          // the variable
     tensorflow::TensorShape shape;
   };
 
+  std::map<std::string, WeightSet> sets_;  // of the networks
   std::map<std::string, Variable> variables_;
   std::vector<std::string> trained_;
   Plain before_;

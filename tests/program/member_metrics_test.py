@@ -56,9 +56,7 @@ def agreement_of(gradients):
     """The mean cosine of all pairs, each computed by itself."""
     vectors = [numpy.concatenate([numpy.ravel(g) for g in one]) for one in gradients]
     norm = numpy.linalg.norm
-    cosines = [
-        a @ b / (norm(a) * norm(b)) for i, a in enumerate(vectors) for b in vectors[i + 1 :]
-    ]
+    cosines = [a @ b / (norm(a) * norm(b)) for i, a in enumerate(vectors) for b in vectors[i + 1 :]]
     assert len(cosines) == MEMBERS * (MEMBERS - 1) / 2
     return numpy.mean(cosines)
 

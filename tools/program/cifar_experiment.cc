@@ -84,9 +84,12 @@ SettingList CifarExperiment::OwnSettings() {
           "member_weight_decay", "of the members, once there are any; -1: as weight_decay",
           "a number >= 0, or -1", [](double x) { return x >= 0 || x == -1; },
           &o->member_weight_decay),
-      Boolean("reestimate",
-              "BatchNorm statistics of collapsed weights are estimated anew, as of SWA",
-              &o->reestimate),
+      Formerly("reestimate", {{"false", "mean"}, {"true", "reestimated"}},
+               Choice("batch_norm_collapse",
+                      "BatchNorm where members are averaged: \"mean\" of weights and statistics; "
+                      "\"affine\": of their outputs; \"reestimated\": of weights, statistics "
+                      "estimated anew, as SWA's always are",
+                      {"mean", "affine", "reestimated"}, &o->batch_norm_collapse)),
   };
 }
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@ struct Setting {
   std::function<bool(const std::string&)> set;  // false: breaks the rule, and nothing was set
   std::function<std::string()> get;             // as TOML
   std::vector<std::string> words = {};          // if its value must be one of these
+  // What an older version called it, and its values there -> here. Files that still have it are
+  // read; nothing writes it.
+  struct Former {
+    std::string name;
+    std::map<std::string, std::string> values;
+  };
+  Former former = {};
 };
 using SettingList = std::vector<Setting>;
 
@@ -43,6 +51,9 @@ Setting Text(std::string name, std::string help, std::string* value);
 // An ascending list of one or more: [1, 2] in TOML, 1,2 as a flag.
 Setting AscendingIntegers(std::string name, std::string help, int64_t least, int64_t most,
                           std::vector<int64_t>* values);
+
+// The setting, which an older version had by another name.
+Setting Formerly(std::string name, std::map<std::string, std::string> values, Setting setting);
 
 // The shortest text that reads back as the value, with a point or an exponent, as TOML wants it.
 std::string RealText(double value);

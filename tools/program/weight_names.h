@@ -13,7 +13,8 @@
 namespace late_phase {
 
 constexpr char kWeightNames[] =
-    "collapsed, swa, members, ensemble, current, member-K, mc-dropout or swag";
+    "collapsed, swa, members, ensemble, current, member-K; of image networks collapsed-mean, "
+    "collapsed-affine, collapsed-reestimated, mc-dropout and swag, too";
 
 // For a set of weights that a run does not have: "no such weights: swa; this run has collapsed,
 // current", and the reason in parentheses.
@@ -23,8 +24,15 @@ UsageError NoSuchWeights(const std::string& name, const Task& task, const Run& r
 // Weight sets by name: "collapsed", "swa"; UsageError if the run has no such weights.
 WeightSet ParseWeightSet(const std::string& name, const Task& task, const Run& run);
 
+// "affine" of "collapsed-affine": how BatchNorm is collapsed (CifarOptions::batch_norm_collapse).
+// Empty for other weights.
+std::string BatchNormWay(const std::string& name);
+
+// Whether only image networks have such weights.
+bool IsForImages(const std::string& name);
+
 // What is asked for, one name per set: as above, but "members" comes back as "member-K" of each.
-// Nothing asked for: all that the run has, but for what must be drawn, mc-dropout and swag. Throws
+// Nothing asked for: all that the run has, but for those of IsForImages. Throws
 // UsageError for names that are unknown, and for members and averages that the run does not have;
 // whether it has dropout or SWAG's moments is for the task to say.
 std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Task& task,

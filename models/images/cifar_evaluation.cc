@@ -120,7 +120,8 @@ void Cifar::BuildTrialWeights() {
       {kCollapsedMean, network(WeightSet::kCollapsed, Statistics::kRunning)},
       {kCollapsedAffine, network(WeightSet::kCollapsed, AffineStatistics())}};
   for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
-    if (networks_.count(set) > 0) networks[WeightSetName(set)] = network(set, EvaluationStatistics(set));
+    if (networks_.count(set) > 0)
+      networks[WeightSetName(set)] = network(set, EvaluationStatistics(set));
   }
   trial_weights_ = std::make_unique<TrialWeights>(weights_.get(), networks);
 }

@@ -72,8 +72,7 @@ TEST_F(TrialWeightsTest, CollapsedWeightsPredictAsTheCollapsedNetwork) {
                               member = Predict(WeightSet::kCurrent, 0);
     ASSERT_GT(Difference(collapsed, member), 1e-4);
     TrialWeights* trial = task_->trial_weights();
-    TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain,
-                            trial->Read(run_.get(), "collapsed"));
+    TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain, trial->Read(run_.get(), "collapsed"));
     EXPECT_EQ(trial->trained().size(), 18);  // 4 layers with kernel, bias, scale, offset; the head
     EXPECT_EQ(plain.size(), 18 + 8);
     ASSERT_THAT(trial->Assign(run_.get(), plain), IsOk());
@@ -91,8 +90,7 @@ TEST_F(TrialWeightsTest, StatisticsAreEstimatedForWhatIsAssigned) {
   Train("reestimated");
   const std::vector<double> collapsed = Predict(WeightSet::kCollapsed);
   TrialWeights* trial = task_->trial_weights();
-  TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain,
-                          trial->Read(run_.get(), "collapsed"));
+  TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain, trial->Read(run_.get(), "collapsed"));
   TrialWeights::Plain weights;
   for (const std::string& name : trial->trained()) weights[name] = plain.at(name);
   ASSERT_THAT(trial->Assign(run_.get(), weights), IsOk());

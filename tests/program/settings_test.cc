@@ -141,9 +141,8 @@ TEST_F(SettingsTest, UnknownKeyIsNamedWithItsFileAndWhatMayBeMeant) {
 
 TEST_F(SettingsTest, FilesMayHaveWhatASettingWasCalledBefore) {
   std::string rule = "adam";
-  const SettingList settings = {
-      Formerly("plain", {{"true", "sgd"}, {"false", "adam"}},
-               Choice("rule", "of the update", {"sgd", "adam"}, &rule))};
+  const SettingList settings = {Formerly("plain", {{"true", "sgd"}, {"false", "adam"}},
+                                         Choice("rule", "of the update", {"sgd", "adam"}, &rule))};
   auto read = [&](const std::string& text) {
     const std::string path = File("config.toml", text);
     return Complaint([&] { ReadSettings(path, "train", settings); });
@@ -156,9 +155,9 @@ TEST_F(SettingsTest, FilesMayHaveWhatASettingWasCalledBefore) {
   const std::string path = folder_ + "/config.toml";
   EXPECT_EQ(read("plain = 3\n"),
             "`plain`, now called rule, must be one of false, true. Received: plain=3 in " + path);
-  EXPECT_EQ(read("rule = \"sgd\"\nplain = false\n"),
-            "`plain` is now called rule, and one of them must be left out. Received: both in " +
-                path);
+  EXPECT_EQ(
+      read("rule = \"sgd\"\nplain = false\n"),
+      "`plain` is now called rule, and one of them must be left out. Received: both in " + path);
   CLI::App app;
   AddFlags(settings, &app);
   EXPECT_EQ(app.get_option_no_throw("--plain"), nullptr);

@@ -7,7 +7,7 @@
 // statistics follow them:
 //   running_mean     = (1 − momentum) · mean     + momentum · μ
 //   running_variance = (1 − momentum) · variance + momentum · Σ(x − μ)² / max(n − 1, 1)
-// In inference, and where there are no rows, μ and σ² are the given mean and variance, which the
+// In inference, or without rows, μ and σ² are the given mean and variance, which the
 // running statistics repeat.
 //
 // Backward, with dz = 0 where the activation is a rectifier and z ≤ 0, else dy:
@@ -15,10 +15,10 @@
 //   dx = scale / √(σ² + epsilon) · (dz − (doffset + x̂ · dscale) / n)     in training
 //   dx = scale / √(σ² + epsilon) · dz                                    in inference
 //
-// Neither a mean far larger than the deviation nor a great number of rows costs precision: sums are
-// taken of differences, a few rows at a time, and merged in double. A channel without variance has
+// Neither a mean far larger than the deviation nor a large number of rows costs precision: sums are
+// taken of differences, a few rows at a time, and merged in double. A constant channel has
 // variance 0 and x̂ = 0 exactly. NaN stays in its channel. In inference an x that is not finite
-// shows in its own y and in the channel's dscale; dx does not depend on it.
+// affects its own y and the channel's dscale; dx does not depend on it.
 //
 // A member's rows of scale, offset and statistics are picked by the OpKernels, which check every
 // argument: kernels/batch_norm_op.cc.
@@ -34,9 +34,9 @@
 
 namespace late_phase {
 
-// n rows of C channels. Either may be 0, and the pointers of an empty array null.
+// n rows of C channels. Either may be 0; the pointers of an empty array may be null.
 //
-// `plane` says how they lie in memory, [n/plane, C, plane]: 1 is channels last, [n,C]; the pixels
+// `plane` is their layout in memory, [n/plane, C, plane]: 1 is channels last, [n,C]; the pixels
 // of an image are channels first (NCHW). The Cpu functions take channels last only.
 struct BatchNormShape {
   int64_t n, C, plane = 1;
@@ -44,8 +44,8 @@ struct BatchNormShape {
 
 enum class BatchNormActivation { kIdentity, kRelu };
 
-// What the forward pass leaves to the backward pass: μ = mean + mean_rest to twice the precision of
-// T, of which x − mean needs the first half alone, and 1/√(σ² + epsilon).
+// What the forward pass leaves for the backward pass: 1/√(σ² + epsilon), and μ = mean + mean_rest
+// to twice the precision of T, of which x − mean needs only the first half.
 template <typename T>
 struct BatchNormSaved {
   T* mean;       // [C]
@@ -96,15 +96,15 @@ struct BatchNormBackwardArgs {
 int64_t BatchNormSums(const BatchNormShape& shape, const Parallel& parallel);
 int64_t BatchNormCoefficients(const BatchNormShape& shape);
 
-// Arrays may overlap only where it says so. The same thread count gives the same bits; another one
+// Arrays may overlap only where stated. The same thread count gives the same bits; another one
 // differs by rounding.
 template <typename T>
 void BatchNormForwardCpu(const BatchNormForwardArgs<T>& args, const Parallel& parallel);
 template <typename T>
 void BatchNormBackwardCpu(const BatchNormBackwardArgs<T>& args, const Parallel& parallel);
 
-// On a stream: arrays are in device memory; returns before they are written, empty or with what
-// went wrong. Rows may be of type Half and BFloat16 too. The same bits in every run on the same
+// On a stream: arrays are in device memory; returns before they are written, empty or with an error
+// message. Rows may be of type Half and BFloat16 too. The same bits in every run on the same
 // GPU.
 int64_t BatchNormSumsGpu(const BatchNormShape& shape);
 template <typename T>

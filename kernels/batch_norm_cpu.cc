@@ -1,13 +1,13 @@
-// How the work is cut: the rows go to a few tasks per thread. Each direction passes over its arrays
-// twice, once for the sums, whose shares the tasks leave in `sums`, and once for the result.
+// How the work is divided: the rows go to a few tasks per thread. Each direction passes over its
+// arrays twice, once for the sums, with the tasks' shares left in `sums`, and once for the result.
 //
-// Few channels do not fill a vector, so several narrow rows are taken for one wide row, with every
-// channel as often as there are rows in it: see Partition. The loops know nothing of this.
+// A few channels do not fill a vector, so several narrow rows are treated as one wide row, which
+// holds every channel once per narrow row: see Partition. The loops do not know about this.
 //
 // A share is made of blocks of kBlockRows rows. Within a block sums are of type T and, for the
 // statistics, of differences to the block's first row: since that row is one of the block, the sum
 // of squares Σ(x − x₀)² is at most kBlockRows times Σ(x − μ)², so little is lost when the latter is
-// taken from it, whatever mean and outliers there are. Blocks, then the rows of a wide row, then
+// derived from it, whatever the mean and outliers. Blocks, then the rows of a wide row, then
 // tasks, are merged in double.
 //
 // The loops are compiled once per instruction set: foreach_target.h includes this file again for
@@ -35,7 +35,7 @@ namespace late_phase {
 // Channels whose sums stay in the first-level cache.
 constexpr int64_t kStripe = 512;
 
-// What the loops know: rows of x and dy, and what is the same for all rows of a channel.
+// What the loops see: rows of x and dy, and what is the same for all rows of a channel.
 template <typename T>
 struct BatchNormRows {
   int64_t rows, C;
@@ -57,7 +57,7 @@ struct BatchNormRows {
 
 // Chan, Golub and LeVeque: of A rows with mean m and B rows with mean m + δ the mean is
 // m + δ·B/(A + B), and δ²·A·B/(A + B) is added to the sums of squares. With A = 0, and zeros for
-// its mean and squares, this is exactly what the B rows have.
+// its mean and squares, the result is exactly that of the B rows.
 struct MergeMoments {
   MergeMoments(int64_t before, int64_t count)
       : share(static_cast<double>(count) / static_cast<double>(before + count)),
@@ -83,7 +83,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kBlockRows = 16;
 
 // Calls body(d, j) for vectors of channels that cover [j, end): whole ones, then one each of half,
-// a quarter, ... for what is left.
+// a quarter, … for the rest.
 template <class D, class Body>
 HWY_INLINE void ForChannels(D d, int64_t j, int64_t end, const Body& body) {
   const int64_t lanes = hn::Lanes(d);
@@ -98,8 +98,8 @@ HWY_INLINE void ForChannels(D d, int64_t j, int64_t end, const Body& body) {
 // row of its block; merge(block, rows, begin, width, sums, others) takes over a block's sums of the
 // channels from `begin`.
 //
-// Memory is read row after row: several rows side by side would save loads and stores of the sums,
-// and lose more because the processor foresees less of what is read.
+// Memory is read row by row: several rows side by side would save loads and stores of the sums,
+// but lose more because the processor can prefetch less.
 template <typename T, class Add, class Merge>
 HWY_INLINE void SumBlocks(const BatchNormRows<T>& a, const Add& add, const Merge& merge) {
   std::fill_n(a.first, a.C, 0.0);
@@ -146,7 +146,7 @@ void Statistics(const BatchNormRows<T>& a) {
   SumBlocks(a, add, merge);
 }
 
-// z > 0 lets dy through; NaN, too, so that a diverged channel shows.
+// z > 0 lets dy through, and so does NaN, so that a diverged channel shows.
 template <bool kRelu, class D, class V>
 HWY_INLINE V Unactivated(D d, V difference, V factor, V constant, V dy) {
   if constexpr (!kRelu) return dy;
@@ -249,7 +249,7 @@ HWY_AFTER_NAMESPACE();
 namespace late_phase {
 namespace {
 
-// More than one, so that a thread that is held up does not hold up the others.
+// More than one, so that a delayed thread does not delay the others.
 constexpr int64_t kTasksPerThread = 4;
 
 template <typename T>
@@ -272,7 +272,7 @@ Loops<double> ChooseLoops(double) {
 // Width of a row that keeps the loops busy, and a multiple of every vector width.
 constexpr int64_t kLeastWidth = 64, kMostLanes = 16;
 
-// How many rows make a wide one: as many as fill whole vectors and the least width.
+// How many rows make a wide one: enough to fill whole vectors and reach the minimum width.
 int64_t Fold(const BatchNormShape& s) {
   if (s.C == 0) return 1;
   int64_t fold = kMostLanes / std::gcd(kMostLanes, s.C);
@@ -287,8 +287,8 @@ struct Part {
   int64_t sums;            // where its two sums per channel are
 };
 
-// The cut of [n,C] into parts. Each task has a part of at least one wide row of `width` = fold · C
-// channels; rows that do not make up a wide one are one more part, of C channels.
+// The division of [n,C] into parts. Each task has a part of at least one wide row of `width` = fold
+// · C channels; rows that do not make up a wide one are one more part, of C channels.
 struct Partition {
   Partition(const BatchNormShape& s, const Parallel& parallel)
       : C(s.C), width(Fold(s) * C), wide_rows(s.n / Fold(s)), rest(s.n % Fold(s)) {
@@ -303,7 +303,7 @@ struct Partition {
     return {slice.begin * width, slice.size(), width, 2 * i * width};
   }
 
-  // Of the scratch for sums: those of all parts, then those of all rows.
+  // Elements of scratch for sums: those of all parts, then those of all rows.
   int64_t totals() const { return 2 * parts() * width; }
   int64_t sums() const { return totals() + 2 * C; }
 
@@ -331,8 +331,8 @@ void RunLoop(Loop<T> loop, const Partition& partition, const BatchNormRows<T>& a
   for (int64_t i = 0; i < partition.parts(); ++i) run(i);
 }
 
-// Leaves in the totals what add(rows, first, second, total_first, total_second) makes of all parts'
-// sums; it is called for `rows` rows of C channels at a time.
+// Leaves in the totals what add(rows, first, second, total_first, total_second) makes from all
+// parts' sums; it is called for `rows` rows of C channels at a time.
 template <class Add>
 void Total(const Partition& p, double* sums, const Add& add) {
   double* totals = sums + p.totals();

@@ -1,13 +1,13 @@
-// Four passes over the rows, two per direction: sums per channel, then the result. One deal serves
-// all (Deal, Walk): a block takes a slice of the rows of some channels, and a thread keeps to its
-// channels, so that what belongs to a channel stays in registers.
+// Four passes over the rows, two per direction: sums per channel, then the result. All share one
+// distribution of the work (Deal, Walk): a block takes a slice of the rows of some channels, and a
+// thread keeps to its channels, so that what belongs to a channel stays in registers.
 //
 //   channels last    a block is `width` packs of neighbouring channels times as many rows as make
 //                    up 256 threads; width is any number up to 32, so that few channels leave no
 //                    thread idle
 //   channels first   a block runs along the planes of one channel; packs are of pixels
 // Packs are of 16 bytes where alignment and sizes allow, else of one element, whose reads a warp
-// joins all the same.
+// still coalesces.
 //
 // Sums are of type ComputeType for kRun rows of a thread, then in double: over a thread's rows, the
 // threads of a block (SumOverRows), the slices (ChannelsKernel). Nothing is added by atomics, and
@@ -15,16 +15,17 @@
 // a run sums differences to its own first row, and the double sums are of differences to the
 // channel's first row. A row of the data is at most √n deviations from its mean: taking the squares
 // of the mean from Σ(x − x₀)² costs at most kRun times the rounding of a float in a run, and n
-// times that of a double afterwards, whatever mean and outliers there are.
+// times that of a double afterwards, whatever the mean and outliers.
 //
-// On an A100 (1555 GB/s, 19.5 TFLOP/s in float), of [128,32,32,160] float, 84 MB per array:
+// On an A100 (1555 GB/s, 19.5 TFLOP/s in float), for [128,32,32,160] float, 84 MB per array:
 //   pass             reads, writes    bytes per element    at best
 //   SumsKernel       x                4                     54 µs
 //   MapKernel        x, y             8                    108 µs     forward   162 µs
 //   SumsKernel       x, dy            8                    108 µs
 //   MapKernel        x, dy, dx        12                   162 µs     backward  270 µs
-// 16-bit types: half of it; double: twice. A map runs from the last slice to the first, and finds
-// some of what the sums have just read in the second-level cache (40 MB). Estimated, not measured.
+// 16-bit types take half of this, double twice. A map runs from the last slice to the first, and
+// finds some of what the sums have just read in the second-level cache (40 MB). Estimated, not
+// measured.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -47,14 +48,14 @@ constexpr int kMostWidth = 32;
 constexpr int kMostLanes = 8;  // of a pack of any type
 constexpr int kRun = 32;
 
-// Slices are as many as fill any GPU, but have elements enough to be worth a block.
+// There are enough slices to fill any GPU, each with enough elements to be worth a block.
 constexpr int64_t kMostBlocks = 1024, kSliceElements = 8192;
-// The channels that a block is reckoned to have when rows are sliced: float packs.
+// The channels that a block is assumed to have when rows are sliced: float packs.
 constexpr int64_t kBlockChannels = 4 * kMostWidth;
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Rows of a single channel lie like the pixels of a single plane.
+// Rows of a single channel are laid out like the pixels of a single plane.
 BatchNormShape Simplified(BatchNormShape shape) {
   if (shape.C == 1) shape.plane = shape.n;
   return shape;
@@ -73,8 +74,8 @@ struct Slices {
   int64_t rows, count;
 };
 
-// How [n/plane, C, plane] is dealt to blocks: as tasks, each a slice of the rows of some channels.
-// n, C > 0. kPlanes: packs are of rows (pixels), else of channels.
+// How [n/plane, C, plane] is dealt out to blocks: as tasks, each a slice of the rows of some
+// channels. n, C > 0. kPlanes: packs are of rows (pixels), else of channels.
 template <int kLanesOfPack, bool kPlanesOfShape>
 struct Deal {
   static constexpr int kLanes = kLanesOfPack;
@@ -104,7 +105,7 @@ struct Deal {
   int64_t step_rows, step_pixels, step;
 };
 
-// A thread's way through a task: `steps` packs, of which the current one is at `offset`.
+// A thread's path through a task: `steps` packs, of which the current one is at `offset`.
 template <class Deal>
 struct Walk {
   __device__ __forceinline__ Walk(const Deal& deal, int64_t task)
@@ -176,15 +177,15 @@ struct Affine {
   S mean, factor, constant;
 };
 
-// z > 0 lets dy, and z itself, through; NaN, too, so that a diverged channel shows.
+// z > 0 lets dy, and z itself, through, and so does NaN, so that a diverged channel shows.
 template <typename S>
 __device__ __forceinline__ S Activated(bool relu, S z, S passed) {
   return relu && z <= 0 ? S(0) : passed;
 }
 
-// What SumsKernel sums over the rows of a channel: value and value · (x − shift), where `shift` is
-// one for a run. Here Σ(x − x₀) and Σ(x − x₀)², x₀ being the channel's first row, of which `Total`
-// makes the same to x₀ of what a run has to its own first row.
+// What SumsKernel sums over the rows of a channel: value and value · (x − shift), with one `shift`
+// per run. Here Σ(x − x₀) and Σ(x − x₀)², x₀ being the channel's first row; `Total` converts the
+// sums of a run, which are relative to the run's own first row, to x₀.
 template <typename T>
 struct MomentTerms {
   using S = ComputeType<T>;
@@ -232,13 +233,13 @@ struct GradientTerms {
 };
 
 // Two sums per slice and channel: sums[slices,2,C]. Reads x, and dy with a gradient, once; writes
-// 16 bytes per slice and channel, 1.6 % of what x is for [128,32,32,160].
+// 16 bytes per slice and channel, 1.6 % of the size of x for [128,32,32,160].
 //
 // Three operations per element for the moments and six for the gradient, against 4 and 8 bytes.
-// Doubles come in once per run and lane, some ten operations, for which even a GPU of few double
-// units takes no longer than for the reads. Of its 65536 registers a multiprocessor runs 768
+// Doubles are used once per run and lane, some ten operations, for which even a GPU with few double
+// units takes no longer than for the reads. With its 65536 registers a multiprocessor runs 768
 // threads for the moments in float (80 each), 512 for the gradient (96) and in 16 bits (126). With
-// four reads of 16 bytes each under way these are 32 KB or more, where the A100's memory wants 7 KB
+// four reads of 16 bytes each in flight these are 32 KB or more, where the A100's memory needs 7 KB
 // per multiprocessor (1555 GB/s · 0.5 µs / 108): hence launch bounds that ask for two blocks only,
 // and leave the registers to the reads.
 template <class Deal, typename T, class Terms>
@@ -297,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // finish(channel, first, second) with the sums of all slices. A block is some channels times up to
 // kSliceThreads threads, each with slices of its own: 1.3 MB, mostly in the second-level cache, 20
-// blocks and some 3 µs for the 512 slices of [128,32,32,160]. Of double arithmetic there is little.
+// blocks and some 3 µs for the 512 slices of [128,32,32,160]. There is little double arithmetic.
 constexpr int kSliceThreads = 32;
 template <class Finish>
 __global__ void __launch_bounds__(kThreads)
@@ -318,7 +319,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Of the sums of MomentTerms, if there are rows to have some, statistics.
+// Turns the sums of MomentTerms, if there are any rows, into statistics.
 template <typename T>
 struct FinishForward {
   using S = ComputeType<T>;
@@ -347,8 +348,8 @@ struct FinishForward {
   BatchNormForwardArgs<T> args;
 };
 
-// Of the sums of GradientTerms, gradients, and in training dx = (dz − dconstant − (x − mean) ·
-// dfactor) · factor for InputGradient.
+// Turns the sums of GradientTerms into gradients, and in training dx = (dz − dconstant − (x − mean)
+// · dfactor) · factor for InputGradient.
 template <typename T>
 struct FinishBackward {
   using S = ComputeType<T>;
@@ -416,11 +417,11 @@ struct InputGradient {
   const S* dfactor;
 };
 
-// out = map(x, dy), where dy is read with a gradient only; out may be either. Every array is passed
+// out = map(x, dy), where dy is read only with a gradient; out may be either. Every array is passed
 // over once. What belongs to a channel is read once per thread and task, which has some twenty
 // packs of [128,32,32,160], and mostly from the caches. At most seven operations per element
 // against 8 and 12 bytes. In float 40 and 48 registers: 1536 and 1280 threads per multiprocessor,
-// whose reads under way are 24 KB and more.
+// with 24 KB and more of reads in flight.
 template <class Deal, typename T, class Map>
 __global__ void __launch_bounds__(kThreads)
     MapKernel(Deal deal, const T* x, const T* dy, Map map, T* out) {

@@ -164,7 +164,7 @@ class BatchNormGradOp : public BatchNormOpBase<Device, T> {
     OP_REQUIRES_OK(ctx, rows.status());
     OP_REQUIRES_OK(ctx, a.status());
     OP_REQUIRES_OK(ctx, sums.status());
-    // The other members' rows have no part in this minibatch.
+    // The other members' rows take no part in this minibatch.
     OP_REQUIRES_OK(ctx, device.Zero(K * C * sizeof(Scalar), args.dscale));
     OP_REQUIRES_OK(ctx, device.Zero(K * C * sizeof(Scalar), args.doffset));
     args.scale += call.row;
@@ -180,7 +180,8 @@ class BatchNormGradOp : public BatchNormOpBase<Device, T> {
   using Scalar = typename Base::Scalar;
 };
 
-// U is left open: the kernels say what is wrong with it, TensorFlow would only miss a kernel.
+// U is left open: the kernels say what is wrong with it; TensorFlow would only report a missing
+// kernel.
 #define REGISTER_TYPE(DEVICE, T)                          \
   REGISTER_KERNEL_BUILDER(Name("LatePhase>BatchNorm")     \
                               .Device(DEVICE::kType)      \

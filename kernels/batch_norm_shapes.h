@@ -9,7 +9,7 @@
 
 namespace late_phase {
 
-// Of x and what has its shape; `rank` is its rank, or anything but 2 and 4 if that is not known.
+// The shape of x and of arrays like it; `rank` is its rank, or anything but 2 and 4 if unknown.
 constexpr const char* BatchNormImageShape(int rank, bool channels_first) {
   if (rank == 2) return "[batch, channels]";
   if (channels_first) {

@@ -1,5 +1,5 @@
 // 16-bit floating-point numbers as arrays hold them, for headers that are read without TensorFlow
-// and without CUDA. They are computed with in float.
+// and without CUDA. Computations on them are in float.
 #ifndef LATE_PHASE_KERNELS_HALF_TYPES_H_
 #define LATE_PHASE_KERNELS_HALF_TYPES_H_
 
@@ -15,7 +15,7 @@ struct BFloat16 {  // Eigen::bfloat16, CUDA's __nv_bfloat16
   uint16_t bits;
 };
 
-// What a core computes in where arrays hold T; also the type of the arrays that gather many values:
+// What a core computes in where arrays hold T; also the type of arrays that accumulate many values:
 // statistics, slots, sums and averages.
 template <typename T>
 using ComputeType = std::conditional_t<std::is_same_v<T, double>, double, float>;

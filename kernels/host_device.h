@@ -5,7 +5,7 @@
 #if defined(__CUDACC__)
 #define LATE_PHASE_HOST_DEVICE __host__ __device__ __forceinline__
 #else
-// Inlined always: the caller's loop is vectorised only if nothing is called in it.
+// Always inlined: the caller's loop is vectorised only if it calls nothing.
 #define LATE_PHASE_HOST_DEVICE inline __attribute__((always_inline))
 #endif
 

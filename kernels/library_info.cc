@@ -1,4 +1,4 @@
-// The only symbols the op library exports: what it is, for loaders and for people.
+// The only symbols that the op library exports: what it is, for loaders and for people.
 #include <cstdio>
 #include <string>
 
@@ -10,7 +10,7 @@
 
 namespace {
 
-// All of this once, when the library is loaded: before a program that links it can have used
+// All of this runs once, when the library is loaded: before a program that links it can have used
 // oneDNN.
 const late_phase::Amx amx = late_phase::AskAmx();
 const bool kept_from_amx = late_phase::KeepOneDnnFromAmx(amx);
@@ -26,8 +26,8 @@ const bool kept_from_amx = late_phase::KeepOneDnnFromAmx(amx);
 extern "C" {
 
 // Python's loader finds this text in the file before it loads it: TensorFlow's C++ interface
-// changes with every release, and a library built for another one fails with an undefined symbol,
-// or later and worse.
+// changes with every release, and a library built for another release fails with an undefined
+// symbol, or later and worse.
 extern const char late_phase_build_info[];  // without this a constant is not exported
 const char late_phase_build_info[] = "late_phase-build-info version=" LATE_PHASE_VERSION
                                      " tensorflow=" LATE_PHASE_TENSORFLOW_VERSION " ";

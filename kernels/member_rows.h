@@ -1,13 +1,13 @@
-// What touches all members of a late-phase array [K,D] at once: spawning them, averaging over time
+// What touches all members of a late-phase array [K,D] at once: spawning, averaging over time
 // (SWA), averaging over members.
 //
-// K members, D weights of each. Cores: no TensorFlow; nothing is checked here. Results are the same
-// bits for any number of threads, any instruction set and any GPU. Updates of one row:
+// K members of D weights each. Cores: no TensorFlow; nothing is checked here. Results have the same
+// bits for any number of threads, any instruction set and any GPU. Updates of one row are in
 // kernels/update_rules.h.
 //
 // A Cpu function takes float and double. A Gpu function is its twin on a stream, which takes Half
 // and BFloat16 too: arrays are in device memory, and it returns before they are written, empty or
-// with what went wrong.
+// with an error message.
 #ifndef LATE_PHASE_KERNELS_MEMBER_ROWS_H_
 #define LATE_PHASE_KERNELS_MEMBER_ROWS_H_
 
@@ -20,7 +20,7 @@
 
 namespace late_phase {
 
-// RMS(x) = ‖x‖/√D is summed in double in an order that depends on D alone: within a block of
+// RMS(x) = ‖x‖/√D is summed in double in an order that depends only on D: within a block of
 // kBlockElements kRmsLanes sums, sum j over the elements j, j + kRmsLanes, ...; these in order;
 // then the blocks in order.
 constexpr int64_t kRmsLanes = 64;
@@ -30,15 +30,15 @@ struct SpawnArgs {
   int64_t K, D;
   T* rows;               // [K,D] in: row 0; out: all rows
   ComputeType<T> sigma;  // σ0 >= 0; 0 copies row 0 exactly
-  int64_t seed[2];       // element (k, i) of the noise depends on the seed, k and i alone
+  int64_t seed[2];       // element (k, i) of the noise depends only on the seed, k and i
                          // (kernels/philox_normal.h)
   double* sums;          // scratch of SpawnSums elements
 };
 
-// The sums of the blocks, and a last element that the Gpu function keeps its scale in.
+// The sums of the blocks, and a last element in which the Gpu function keeps its scale.
 constexpr int64_t SpawnSums(int64_t D) { return (D + kBlockElements - 1) / kBlockElements + 1; }
 
-// row k ← row 0 + sigma · RMS(row 0) · ε_k, ε ~ N(0, 1), for every k, 0 included: all members are
+// row k ← row 0 + sigma · RMS(row 0) · ε_k, ε ~ N(0, 1), for every k, including 0: all members are
 // alike in distribution.
 template <typename T>
 void SpawnCpu(const SpawnArgs<T>& args, const Parallel& parallel);

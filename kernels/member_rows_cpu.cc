@@ -1,6 +1,6 @@
 // The loops are compiled once per instruction set: foreach_target.h includes this file again for
 // each. They are plain loops, which the compiler vectorises; with -ffp-contract=off (kernels/BUILD)
-// every instruction set, and CUDA, gives the same bits.
+// all instruction sets, and CUDA, give the same bits.
 #include <algorithm>
 #include <cmath>
 

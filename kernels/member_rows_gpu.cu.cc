@@ -1,12 +1,12 @@
-// Spawning sums squares, makes a scale of them, and draws its noise where it is added. Averages and
-// copies are functions of single elements and share one kernel. The bits are the CPU core's: sums
-// are taken in its order, and no multiply-add is fused (same_bits in kernels/BUILD), which
-// tests/kernels/cuda_code_test.py sees in the compiled code.
+// Spawning sums squares, turns them into a scale, and draws its noise where it is added. Averages
+// and copies are functions of single elements and share one kernel. The bits are the CPU core's:
+// sums are taken in its order, and no multiply-add is fused (same_bits in kernels/BUILD), which
+// tests/kernels/cuda_code_test.py verifies in the compiled code.
 //
 // Times at the kernels are rooflines of an A100 (1555 GB/s; 9.7 T operations a second in float, as
 // none are fused, half as many in double) for 36.5 million float weights, a whole WRN 28-10:
-// estimated, not measured. A multiprocessor needs some 8 KB on the way to hide the latency of
-// memory. Late-phase weights are far fewer: below some 100,000, launches of 3 to 5 µs decide.
+// estimated, not measured. A multiprocessor needs some 8 KB in flight to hide the latency of
+// memory. Late-phase weights are far fewer: below some 100,000, launches of 3 to 5 µs dominate.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -36,9 +36,9 @@ __device__ __forceinline__ double AddLanesInOrder(double total, double value) {
 // Σ x² of each block of kBlockElements, in the order that kRmsLanes documents: a CUDA block for
 // each, a thread per lane.
 //
-// Two operations in double per float that is read: memory decides, 0.1 ms. The order allows no more
-// than 64 threads a block; 34 registers let 25 blocks run on a multiprocessor, each thread with
-// eight reads on the way: 51 KB.
+// Two operations in double per float that is read: memory-bound, 0.1 ms. The order allows no more
+// than 64 threads per block; 34 registers let 25 blocks run on a multiprocessor, each thread with
+// eight reads in flight: 51 KB.
 template <typename T>
 __global__ void __launch_bounds__(kRmsLanes)
     SquaresKernel(int64_t D, const T* __restrict__ row0, int64_t blocks, double* sums) {
@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(kRmsLanes)
   }
 }
 
-// One warp adds the blocks' sums in order and leaves the scale of the noise behind them. Neither
-// memory nor arithmetic decides but latency: 2,228 additions one after the other, and a read before
-// every 32 of them, take some 50 µs.
+// One warp adds the blocks' sums in order and leaves the scale of the noise after them. Neither
+// memory nor arithmetic is the limit, but latency: 2,228 additions one after the other, with a read
+// before every 32 of them, take some 50 µs.
 template <typename T>
 __global__ void __launch_bounds__(32)
     ScaleKernel(int64_t D, ComputeType<T> sigma, int64_t blocks, double* sums) {
@@ -83,14 +83,15 @@ __global__ void __launch_bounds__(32)
 constexpr int kNoiseThreads = 128;
 
 // A thread per Philox counter draws four normals for every row. They belong to elements 64 apart,
-// so that a warp reads and writes 32 consecutive elements at a time. Nobody else touches a thread's
-// elements of row 0: it reads them before it overwrites them, so that no order of rows matters.
+// so that a warp reads and writes 32 consecutive elements at a time. No other thread touches these
+// elements of row 0: they are read before they are overwritten, so the order of rows does not
+// matter.
 //
 // A normal takes some 35 operations in float (division and square root are ten each) and half as
-// many in integers, which run beside them, for the 4 bytes that are written: arithmetic
-// decides, 1.3 ms for ten rows, where memory alone would take 1.0 ms. 36 registers let 12 blocks,
-// three quarters of the threads, run on a multiprocessor; the two pairs of normals are independent
-// of each other.
+// many in integers, which run in parallel, for the 4 bytes that are written: arithmetic
+// is the limit, 1.3 ms for ten rows, where memory alone would take 1.0 ms. 36 registers let 12
+// blocks, three quarters of the threads, run on a multiprocessor; the two pairs of normals are
+// independent of each other.
 template <typename T>
 __global__ void __launch_bounds__(kNoiseThreads)
     NoiseKernel(SpawnArgs<T> args, NormalStream stream, int64_t counters,
@@ -121,15 +122,15 @@ __global__ void __launch_bounds__(kNoiseThreads)
 }
 
 // Functions of single elements: At<kLanes>(i) does its work for the kLanes elements from i on.
-// Memory decides for all of them. Bytes per float weight, double twice that:
+// All of them are memory-bound. Bytes per float weight (twice that for double):
 //   CopyRow       4 + 4 (K − 1)   row 0 is read once            1.0 ms for ten rows
 //   FirstSample   8               16-bit types: 6               0.2 ms
 //   NextSample    12              16-bit types: 10              0.3 ms
 //   MeanOfRows    4 K + 4         2 K operations in double      1.0 ms for ten rows
 // At most 40 registers for all but the last: at least six blocks of 256 threads on a
 // multiprocessor. MeanOfRows takes 64, which lets four blocks run, each thread with four reads of
-// 16 bytes on the way: 64 KB. GPUs with few units for double (sm_75, 86, 89) take some three times
-// as long over it as their memory does.
+// 16 bytes in flight: 64 KB. GPUs with few units for double (sm_75, 86, 89) take some three times
+// as long as their memory would.
 
 // Rows 1 to K − 1 ← row 0.
 template <typename T>
@@ -144,7 +145,7 @@ struct CopyRow {
   }
 };
 
-// The first sample of an average, which need not hold anything yet.
+// The first sample of an average, which may be uninitialised.
 template <typename T>
 struct FirstSample {
   const T* source;

@@ -26,7 +26,7 @@ struct Stack {
   TensorShape row;  // of one member
 };
 
-// `var` must be of the given type (DT_INVALID: of any).
+// `var` must be of the given type (DT_INVALID: any type).
 [[nodiscard]] absl::StatusOr<Stack> LockStack(LockedVariables* variables, const std::string& op,
                                               LockedVariables::Access access,
                                               tensorflow::DataType dtype) {
@@ -87,7 +87,7 @@ template <typename Body>
   }
 }
 
-// Ops without a type of their own ask the variable for it.
+// Ops without a type attribute use the variable's.
 class StateOp : public OpKernel {
  public:
   using OpKernel::OpKernel;

@@ -4,8 +4,8 @@
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) turns a
 // counter and a key into four random words; Box-Muller turns two words into two normals. Logarithm,
 // sine and cosine are series written out below in additions, multiplications, divisions and square
-// roots, which IEEE 754 rounds the same everywhere, so that CPU and GPU agree bit for bit. It takes
-// flags that keep the compiler from fusing multiplications with additions: SAME_BITS in
+// roots, which IEEE 754 rounds the same everywhere, so that CPU and GPU agree bit for bit. This
+// needs flags that keep the compiler from fusing multiplications with additions: SAME_BITS in
 // tools/bazel/defs.bzl.
 //
 // Normals are floats for arrays of any type: double weights get the same noise as float weights,
@@ -58,8 +58,8 @@ LATE_PHASE_HOST_DEVICE float WordToFloat(uint32_t x) {
 }
 
 // ln u for a normal u > 0. u = 2^e · m with m in [√½, √2), and ln m = 2 artanh s = 2 (s + s³/3 +
-// s⁵/5 + ...) with s = (m − 1)/(m + 1), |s| < 0.172. Exact at 1 and relatively precise near it. The
-// first term left out is below 2e-9 of the sum.
+// s⁵/5 + …) with s = (m − 1)/(m + 1), |s| < 0.172. Exact at 1 and relatively precise near it. The
+// first omitted term is below 2e-9 of the sum.
 LATE_PHASE_HOST_DEVICE float Logarithm(float u) {
   int32_t bits;
   std::memcpy(&bits, &u, sizeof(bits));
@@ -82,7 +82,7 @@ LATE_PHASE_HOST_DEVICE float Logarithm(float u) {
 }
 
 // sin and cos of 2π·x/2³². The nearest quarter turn is taken off in integers; the rest, at most
-// π/4, goes through the Taylor series (first term left out: below 2e-9).
+// π/4, goes through the Taylor series (first omitted term: below 2e-9).
 LATE_PHASE_HOST_DEVICE void SineCosine(uint32_t x, float* sine, float* cosine) {
   const uint32_t quarter = (x + (uint32_t{1} << 29)) >> 30;  // 0 to 4
   const int32_t rest = static_cast<int32_t>(x - (quarter << 30));
@@ -117,7 +117,7 @@ LATE_PHASE_HOST_DEVICE void NormalPair(uint32_t radius_word, uint32_t angle_word
   *second = radius * sine;
 }
 
-// Where a seed's numbers come from: all of its 128 bits count, and similar seeds are unrelated.
+// The stream of a seed: all of its 128 bits count, and similar seeds give unrelated streams.
 struct NormalStream {
   PhiloxKey key;
   uint32_t row_offset[2];

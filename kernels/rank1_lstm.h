@@ -4,7 +4,7 @@
 //   z_t = x_t W + b + ((h_{t−1} ∘ u) R) ∘ v      then the gates of kernels/cpu/lstm_gates.h
 //
 // T steps (time), N sequences (batch), C inputs, H units. The rank-1 factors are folded into the
-// recurrent matrix once per call, R∘uvᵀ, so a step costs what a plain LSTM's costs, and that is the
+// recurrent matrix once per call, R∘uvᵀ, so a step costs the same as a plain LSTM's, which is the
 // case u = v = 1.
 //
 // The input part x_t W + b comes in two forms:
@@ -15,9 +15,9 @@
 // The OpKernels, which check every argument, are in kernels/rank1_lstm_op.cc.
 //
 // A Gpu function is its Cpu twin on a stream: arrays are in device memory, and it returns before
-// they are written, empty or with what went wrong. Tokens, which nobody has checked there, may be
-// out of range: such a one reads nothing, makes its sequence NaN from its step on, and adds to no
-// row of dtable.
+// they are written, empty or with an error message. Tokens, which have not been checked there, may
+// be out of range: such a token reads nothing, makes its sequence NaN from its step on, and adds to
+// no row of dtable.
 #ifndef LATE_PHASE_KERNELS_RANK1_LSTM_H_
 #define LATE_PHASE_KERNELS_RANK1_LSTM_H_
 
@@ -36,7 +36,7 @@ struct Rank1LstmShape {
 
 enum class LstmInputForm { kDense, kTokens };
 
-// The pointers of the other form are null; those of an empty array may be, too.
+// The pointers of the other form are null; those of empty arrays may be null, too.
 template <typename Scalar>
 struct Rank1LstmInput {
   LstmInputForm form;

@@ -1,11 +1,11 @@
-// How the work is cut:
+// How the work is divided:
 //   1. pack R∘uvᵀ (and W) into panels: one task per panel;
 //   2. the time loop: one task per slice of the batch, which goes through all steps alone, so no
 //   step waits for another thread;
 //   3. backward only, the weight gradients: one task per block of the 4·H columns, over all T·N
 //   rows.
-// The cuts of 2. and 3. follow the thread count; the order of a few sums follows the cuts, so
-// another count changes rounding alone.
+// The divisions of 2. and 3. follow the thread count, and the order of a few sums follows them, so
+// another count changes only the rounding.
 #include <algorithm>
 
 #include "kernels/cpu/gradient_rows.h"
@@ -16,10 +16,10 @@
 namespace late_phase {
 namespace {
 
-// Fewer rows than this per thread, and reading the packed weights costs more than a further thread
-// brings.
+// With fewer rows than this per thread, reading the packed weights costs more than another thread
+// gains.
 constexpr int64_t kMinSliceRows = 8;
-// Weight gradients: rows of h and of dz that one product takes in, and the widest block of columns.
+// Weight gradients: the rows of h and dz in one product, and the widest block of columns.
 // With 500 units and floats the operands (h and dz, 250 kB each) and the accumulators (1 MB) share
 // a second-level cache; measured, twice the width of a block saves more reads of h than it loses to
 // the third level.
@@ -129,7 +129,7 @@ class Backward {
     const int64_t slices = SliceCount(shape_, parallel_);
     parallel_.run(slices, [&](int64_t i) { Steps(Slice(shape_.N, slices, i)); });
 
-    // At least a block per thread, however few columns that gives it.
+    // At least one block per thread, however few columns it gets.
     const int64_t panels = PanelCount(Z_);
     const int64_t least = std::min<int64_t>(panels, std::max(1, parallel_.threads));
     const int64_t blocks = std::max((panels + kMaxBlockPanels - 1) / kMaxBlockPanels, least);
@@ -212,7 +212,7 @@ class Backward {
   void Chunk(int64_t row, int64_t rows, const Scalar* h_prev, const Slice& panels) {
     const int64_t C = shape_.C, H = shape_.H, first = panels.begin, last = panels.end;
     const int64_t begin = first * kPanelWidth, end = std::min(last * kPanelWidth, Z_);
-    // One walk over dz, which comes from memory. It is packed because its rows are 4·H apart, for
+    // One pass over dz, which comes from memory. It is packed because its rows are 4·H apart, for
     // many H a multiple of the page size, of which a cache keeps only a few.
     Scalar* packed = packed_dz_ + PanelOffset(kChunkRows, first);
     Scalar sum[kMaxBlockPanels * kPanelWidth] = {};

@@ -1,14 +1,14 @@
-// A time step is two launches: the product with R∘uvᵀ and one kernel for everything else. What does
-// not wait for the previous step is one product over all steps: x W, and in the backward pass dx
-// and the weight gradients.
+// A time step is two launches: the product with R∘uvᵀ, and one kernel for everything else. What
+// does not wait for the previous step is one product over all steps: x W, and in the backward pass
+// dx and the weight gradients.
 //
 // Figures are for an A100 (108 multiprocessors, 1555 GB/s, 19.5 TFLOP/s in float, 3 to 5 µs a
 // launch), floats and the sizes of enwik8: T = 100, N = 128, C = 205 symbols, H = 500. Estimated,
 // not measured.
 //   forward    100 steps, each a product of 256 MFLOP, 13 µs at best, and a launch: 1.7 ms
 //   backward   100 steps alike: 1.7 ms; G, 25.6 GFLOP: 1.3 ms; dtable: 80 µs; du, dv and dR: 20 µs
-// The products decide. A step's kernel moves less than 4 MB, most of them in the L2 cache (40 MB),
-// and costs what a launch costs.
+// The products dominate. A step's kernel moves less than 4 MB, most of it in the L2 cache (40 MB),
+// and costs about as much as a launch.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -29,11 +29,11 @@ namespace {
 //
 // Not a pack of 16 bytes per thread: a step has 64,000 units, which as packs would be 5 warps per
 // multiprocessor, too few to hide the latency of exp and tanh; single floats are 18 warps, and a
-// warp's 128 bytes are joined all the same.
+// warp's 128 bytes are still coalesced.
 
 constexpr int kTileRows = 4, kTileThreads = kTileRows * kWarp;
-// On a multiprocessor at once, for __launch_bounds__: left alone, the compiler makes room for more
-// of them and spills a register (sm_90).
+// Blocks per multiprocessor, for __launch_bounds__: on its own, the compiler makes room for more
+// and spills a register (sm_90).
 constexpr int kTileBlocks = 8;
 
 // Calls element(row, column) for the thread's share.
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   });
 }
 
-// ---- dtable[s] = Σ dz[row] over the rows whose token is s, without atomics: in an order that the
-// tokens alone decide.
+// ---- dtable[s] = Σ dz[row] over the rows whose token is s, without atomics, in an order that
+// depends only on the tokens.
 
 // Where the rows of a symbol are in the list, which is sorted by symbol.
 struct RowRange {
@@ -143,10 +143,10 @@ struct RowRange {
 
 constexpr int kListWarps = 4;
 
-// A warp per symbol walks through all tokens twice: how many are smaller is where its rows begin in
-// the list, and then they are listed. 205 warps and 50 kB of tokens, which a level-1 cache holds:
-// some 5 µs. The work grows by C·T·N: with 50,000 symbols it is 40 million rounds of a warp, about
-// 0.5 ms, where writing dtable, 400 MB, takes 0.26 ms.
+// A warp per symbol goes through all tokens twice: the number of smaller ones is where its rows
+// begin in the list, and then they are listed. 205 warps and 50 kB of tokens, which a level-1 cache
+// holds: some 5 µs. The work grows with C·T·N: with 50,000 symbols it is 40 million rounds of a
+// warp, about 0.5 ms, where writing dtable, 400 MB, takes 0.26 ms.
 __global__ void __launch_bounds__(kListWarps* kWarp)
     ListRowsKernel(int64_t rows, int64_t symbols, const int32_t* tokens, RowRange* ranges,
                    int64_t* list) {
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
 
 // A block per symbol and tile of 32 columns: 12,915 blocks. Reads dz once, 102 MB: 66 µs; writes
 // dtable, 1.6 MB. 8 warps with 4 rows each in flight: a symbol with an eighth of the rows keeps its
-// blocks for 50 rounds, about 25 µs, while others run: 32 registers let a multiprocessor hold all
-// of its 64 warps. A symbol that does not occur gets zeros.
+// blocks busy for 50 rounds, about 25 µs, while others run: 32 registers let a multiprocessor hold
+// all of its 64 warps. A symbol that does not occur gets zeros.
 template <typename S>
 __global__ void __launch_bounds__(kSumWarps* kWarp)
     TableGradientKernel(int64_t symbols, int64_t columns, const RowRange* ranges,
@@ -254,7 +254,7 @@ template <typename S>
   return std::string("cudaMemcpyAsync: ") + cudaGetErrorString(error);
 }
 
-// The scratch of the backward pass. Everything begins at a multiple of 16 bytes.
+// The scratch of the backward pass. Everything starts at a multiple of 16 bytes.
 template <typename S>
 struct BackwardWorkspace {
   explicit BackwardWorkspace(const Rank1LstmBackwardArgs<S>& args) {

@@ -180,7 +180,7 @@ class Rank1LstmGradOp : public OpKernel {
     args.dv = a.Output("dv", {call.K, 4 * units});
     args.workspace = a.Scratch(BackwardWorkspace(device, call.shape, kForm));
     OP_REQUIRES_OK(ctx, a.status());
-    // The other members' rows have no part in this minibatch.
+    // The other members' rows take no part in this minibatch.
     OP_REQUIRES_OK(ctx, device.Zero(call.K * units * sizeof(Scalar), args.du));
     OP_REQUIRES_OK(ctx, device.Zero(call.K * 4 * units * sizeof(Scalar), args.dv));
     args.u += call.member * units;

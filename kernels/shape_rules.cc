@@ -12,7 +12,7 @@ struct Term {
   int64_t least = 0;
 };
 
-// `shape` is a single one.
+// `shape` is a single shape, without "or".
 std::vector<Term> Parse(std::string_view shape) {
   std::vector<Term> terms;
   shape = shape.substr(1, shape.size() - 2);  // without the brackets
@@ -79,7 +79,7 @@ std::string ShapeMatcher::Match(const ShapeRule& rule, const std::vector<int64_t
     const std::string_view shape = rule.shape;
     std::string text = op_ + ": `" + rule.name + "` must be " +
                        (shape == "[]" ? std::string("a scalar") : std::string(shape));
-    // What is already known of the words, so that the reader need not work it out.
+    // What is already known about the words, so that the reader need not work it out.
     std::string known;
     for (const std::vector<Term>& terms : alternatives) {
       for (const Term& term : terms) {

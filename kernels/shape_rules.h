@@ -2,9 +2,9 @@
 //
 // A rule is a name and a shape such as "[time, batch, 4*units]". A word stands for a size: its
 // first appearance among an op's rules sets it, later ones must agree. "K>=1" sets K and forbids
-// zero. "[]" is a scalar. "[n, units] or [n, time, units]" leaves the choice, by rank. Sizes
+// zero. "[]" is a scalar. "[n, units] or [n, time, units]" allows either, by rank. Sizes
 // unknown while a graph is being built are skipped. No TensorFlow here: ops/shape_inference.h and
-// kernels/op_kernel/inputs.h bring the shapes.
+// kernels/op_kernel/inputs.h supply the shapes.
 #ifndef LATE_PHASE_KERNELS_SHAPE_RULES_H_
 #define LATE_PHASE_KERNELS_SHAPE_RULES_H_
 
@@ -25,10 +25,10 @@ class ShapeMatcher {
  public:
   static constexpr int64_t kUnknown = -1;
 
-  // `op` opens every message.
+  // `op` begins every message.
   explicit ShapeMatcher(std::string_view op) : op_(op) {}
 
-  // Holds `dims` against the rule. Returns the complaint, or an empty string.
+  // Checks `dims` against the rule. Returns an error message, or an empty string.
   [[nodiscard]] std::string Match(const ShapeRule& rule, const std::vector<int64_t>& dims);
 
   // The size a word stands for so far, or kUnknown.

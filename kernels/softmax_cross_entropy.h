@@ -6,15 +6,16 @@
 //   dlogits[r,j] = softmax(z[r])[j] − [j = label_r] the gradient of loss[r] by z[r,j]
 //
 // n rows, `units` features, `vocab` classes. The largest logit of a row is subtracted before exp,
-// and the label's share is kept apart from the others': however sure or wrong a prediction is, loss
-// and gradient keep the relative precision of their type. A class of logit −inf has probability 0
-// (loss inf if it is the label); a NaN or +inf, or −inf throughout, makes its row NaN and no other.
+// and the label's share is kept apart from the others': however confident or wrong a prediction is,
+// loss and gradient keep the relative precision of their type. A class of logit −inf has
+// probability 0 (loss inf if it is the label); a NaN or +inf, or −inf throughout, makes its row NaN
+// and no other.
 //
 // The OpKernels, which check every argument, are in kernels/softmax_cross_entropy_op.cc.
 //
 // A Gpu function is its Cpu twin on a stream: arrays are in device memory, and it returns before
-// they are written, empty or with what went wrong. Labels, which nobody has checked there, may be
-// out of range: such a one reads nothing and makes its row of loss and dlogits NaN.
+// they are written, empty or with an error message. Labels, which have not been checked there, may
+// be out of range: such a label reads nothing and makes its row of loss and dlogits NaN.
 #ifndef LATE_PHASE_KERNELS_SOFTMAX_CROSS_ENTROPY_H_
 #define LATE_PHASE_KERNELS_SOFTMAX_CROSS_ENTROPY_H_
 
@@ -27,7 +28,7 @@
 
 namespace late_phase {
 
-// REQUIRES: vocab >= 1. n and units may be 0, and the pointers of an empty array null.
+// REQUIRES: vocab >= 1. n and units may be 0; the pointers of an empty array may be null.
 struct SoftmaxCrossEntropyShape {
   int64_t n, units, vocab;
 };

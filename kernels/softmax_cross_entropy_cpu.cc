@@ -1,14 +1,14 @@
-// How the work is cut:
+// How the work is divided:
 //   1. pack W (backward: Wᵀ) into panels: one task per panel;
 //   2. the rows: a few tasks per thread, each of which goes through its slice block by block.
 //   A block's features, logits and the packed weights share a second-level cache;
 //   3. backward only, dkernel: one task per slice of the units, over all rows. Slices of the
 //   columns would be uneven: 205 symbols are seven panels.
-// The cuts follow the thread count; the order of a few sums follows the cuts, so another count
-// changes rounding alone.
+// The divisions follow the thread count, and the order of a few sums follows them, so another count
+// changes only the rounding.
 //
 // Logits live in blocks whose rows are padded to whole vectors, with classes of probability 0:
-// nothing is left over at the end of a row, and the products have an even width, without which
+// nothing is left over at the end of a row, and the products have an even width; with an odd one,
 // those generated for AVX2 are markedly slower.
 //
 // The loop over the logits is compiled once per instruction set: foreach_target.h includes this
@@ -42,7 +42,7 @@ template <typename T>
 struct SoftmaxBlock {
   int64_t rows, vocab;
   int64_t width;          // vocab, rounded up to a multiple of kPadding
-  T* logits;              // [rows,width] F·W; used up
+  T* logits;              // [rows,width] F·W; overwritten
   const T* bias;          // [width], −inf beyond vocab
   const int32_t* labels;  // [rows]
   T* loss;                // [rows] out
@@ -73,21 +73,21 @@ void Softmax(const SoftmaxBlock<T>& a) {
     }
     largest = hn::MaxOfLanes(d, largest);
 
-    // The label is taken out, to be added by hand.
+    // The label is left out, and added separately.
     const T label_logit = z[label] - hn::GetLane(largest), of_label = std::exp(label_logit);
     z[label] = -std::numeric_limits<T>::infinity();
     auto sum = hn::Zero(d);
     for (int64_t j = 0; j < a.width; j += lanes) {
       const auto x = hn::Sub(hn::LoadU(d, z + j), largest);
-      // Highway's Exp answers NaN with a number.
+      // Highway's Exp turns NaN into a number.
       const auto e = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
       hn::StoreU(e, d, z + j);
       sum = hn::Add(sum, e);
     }
     const T others = hn::GetLane(hn::SumOfLanes(d, sum));
 
-    // A sure prediction has others ≪ of_label = 1: neither its loss nor its gradient may be taken
-    // from the rounded total.
+    // A confident prediction has others ≪ of_label = 1: neither its loss nor its gradient may be
+    // computed from the rounded total.
     const T total = others + of_label, scale = 1 / total;
     a.loss[row] = of_label == 1 ? std::log1p(others) : std::log(total) - label_logit;
     T* dlogits = a.dlogits + row * a.vocab;
@@ -114,13 +114,13 @@ namespace {
 
 // With 500 units, 205 symbols and floats: features 128 kB, logits 53 kB, packed weights 416 kB.
 constexpr int64_t kBlockRows = 64;
-// More than one, so that a thread that is held up does not hold up the others.
+// More than one, so that a delayed thread does not delay the others.
 constexpr int64_t kTasksPerThread = 4;
 // dkernel: the widest block of columns, so that operands and accumulators share a second-level
 // cache whatever the vocabulary.
 constexpr int64_t kBlockColumns = 16 * kPanelWidth;
-// Fewer units than this per thread, and packing the gradient again costs more than a further thread
-// brings.
+// With fewer units than this per thread, packing the gradient again costs more than another thread
+// gains.
 constexpr int64_t kMinSliceUnits = 32;
 
 void RunSoftmax(const SoftmaxBlock<float>& block) { LATE_PHASE_FOR_TARGET(SoftmaxFloat)(block); }

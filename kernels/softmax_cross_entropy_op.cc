@@ -93,7 +93,8 @@ class SoftmaxCrossEntropyGradOp : public OpKernel {
     args.dfeatures = a.Output("dfeatures", {n, units});
     args.dkernel = a.Output("dkernel", {units, vocab});
     args.dbias = a.Output("dbias", {vocab});
-    // Of empty inputs `vocab` may be anything; with an output of that size it can be computed with.
+    // With empty inputs `vocab` may be anything; an output of that size shows that it is not too
+    // large.
     OP_REQUIRES_OK(ctx, a.status());
     args.workspace = a.Scratch(BackwardWorkspace(device, args.shape));
     OP_REQUIRES_OK(ctx, a.status());

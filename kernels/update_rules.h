@@ -3,7 +3,7 @@
 //
 // A rule serves base and late-phase weights alike: a member update is a rule on row k of [K,D]
 // without a sum; the base update that closes a cycle is a rule with the cycle's gradient sum, whose
-// reading, scaling by γ and clearing cost no further pass. The minibatches before the last of a
+// reading, scaling by γ and clearing take no further pass. The minibatches before the last of a
 // cycle call Accumulate.
 //
 // D weights. Element-wise throughout: any number of threads gives the same bits. Instruction sets
@@ -12,7 +12,7 @@
 //
 // A Cpu function takes float and double. A Gpu function is its twin on a stream, which takes Half
 // and BFloat16 too: arrays are in device memory, and it returns before they are updated, empty or
-// with what went wrong.
+// with an error message.
 #ifndef LATE_PHASE_KERNELS_UPDATE_RULES_H_
 #define LATE_PHASE_KERNELS_UPDATE_RULES_H_
 
@@ -27,7 +27,7 @@
 
 namespace late_phase {
 
-// The gradient an update works with:
+// The gradient that an update uses:
 //   g = scale · (sum + grad), and sum is cleared as it is read; g = scale · grad if sum is null
 //   g ← g + weight_decay · w (coupled L2)
 // Weights and gradients are of type T, everything else of type Scalar.
@@ -35,7 +35,7 @@ template <typename T>
 struct UpdateGradient {
   using Scalar = ComputeType<T>;
   const T* grad;  // [D]
-  Scalar* sum;    // [D] in: the gradients gathered so far; out: zeros. Or null
+  Scalar* sum;    // [D] in: the gradients accumulated so far; out: zeros. Or null
   Scalar scale;   // γ
   Scalar weight_decay;
 };
@@ -59,9 +59,9 @@ struct MomentumArgs {
   UpdateGradient<T> gradient;
   Scalar lr, momentum;
   bool use_nesterov;
-  bool lr_in_accum = false;  // as Keras has it
+  bool lr_in_accum = false;  // as in Keras
 
-  // The factors of a gradient on its way into accum, and of a step on its way into w. For the
+  // The factors with which a gradient enters accum, and a step enters w. For the
   // cores.
   Scalar gradient_rate() const { return lr_in_accum ? lr : Scalar(1); }
   Scalar step_rate() const { return lr_in_accum ? Scalar(1) : lr; }
@@ -90,7 +90,7 @@ template <typename T>
 // w ← w − lr · accum, or with Nesterov's look-ahead w ← w − lr · (g + momentum · accum)
 // (TensorFlow's ResourceApplyMomentum)
 // With lr_in_accum: accum ← momentum · accum + lr · g, and w ← w − accum, or with the look-ahead
-// w ← w − (lr · g + momentum · accum). Then a step in flight keeps the lr it was made with.
+// w ← w − (lr · g + momentum · accum). Then an accumulated step keeps the lr it was made with.
 // (Keras's SGD, whose momentum is −accum)
 template <typename T>
 void ApplyMomentumCpu(const MomentumArgs<T>& args, const Parallel& parallel);

@@ -18,7 +18,7 @@ namespace late_phase {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What a rule reads and writes; null where the rule has no such array.
+// What a rule reads and writes; null if the rule has no such array.
 template <typename T>
 struct Arrays {
   const T* grad;

@@ -1,19 +1,18 @@
 // A rule is a function of one element: the gradient and the arrays to update are read once, and the
 // arrays written once. Rounding is as on a CPU with FMA.
 //
-// Bytes per weight in float (double: twice; 16-bit types: the gradient is read by 2 bytes and w
-// read and written by 2, the rest as in float): the gradient is read, every other array is read and
-// written.
+// Bytes per weight in float (twice that in double; with 16-bit types gradient and w take 2 bytes
+// each, the rest as in float): the gradient is read, every other array is read and written.
 //                            member row, or cycle 1    base with the cycle's sum
 //   SGD         w            12                        20
 //   momentum    w, accum     20                        28
 //   Adam        w, m, v      28                        36
 //   accumulate  sum                                    12
 // At most some 20 operations per weight against 28 bytes: an A100 (1555 GB/s, 19.5 TFLOP/s in
-// float) reaches its memory's limit at 12.5 operations per byte, so that memory decides by far. The
-// roofline: 18 µs for Adam on a million weights, 0.85 ms for the base update of the 36.5 million
-// weights of a WRN 28-10 (0.66 ms with momentum). Below some 100,000 weights the launch, 3 to 5 µs,
-// decides. Estimated, not measured.
+// float) reaches its memory's limit at 12.5 operations per byte, so this is entirely memory-bound.
+// The roofline: 18 µs for Adam on a million weights, 0.85 ms for the base update of the 36.5
+// million weights of a WRN 28-10 (0.66 ms with momentum). Below some 100,000 weights the launch, 3
+// to 5 µs, dominates. Estimated, not measured.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -137,7 +136,7 @@ struct Updated {
   }
 };
 
-// A row of [K,D] begins anywhere, so that arrays need not be aligned.
+// A row of [K,D] can start anywhere, so arrays need not be aligned.
 template <typename T, class Rule>
 [[nodiscard]] std::string Update(const char* name, int64_t D, const Arrays<T, Rule::kSlots>& arrays,
                                  const Rule& rule, CudaStream stream) {
@@ -147,7 +146,7 @@ template <typename T, class Rule>
   return ForElements<kLanes>(name, D, aligned, Updated<T, Rule>{arrays, rule}, stream);
 }
 
-// One thread. The powers are taken here once, in double, and not by every thread of the update.
+// One thread. The powers are computed here once, in double, and not by every thread of the update.
 template <typename T>
 __global__ void AdamRateKernel(AdamArgs<T> args) {
   *args.rate = CorrectedRate(args);

@@ -37,7 +37,7 @@ struct State {
   Tensor* count = nullptr;  // int64, [K] for members and [] for the base
 };
 
-// What a rule has not, it leaves alone.
+// A rule leaves alone what it does not have.
 template <typename Scalar>
 struct HyperParameters {
   Scalar lr = 0, weight_decay = 0;
@@ -112,7 +112,7 @@ class ApplyOp : public OpKernel {
     if (kTarget == Target::kBase) {
       TF_ASSIGN_OR_RETURN(cycle, GetIndex(ctx, "cycle"));
     }
-    // A sum of one gradient is not worth keeping: with a cycle of 1 there need be none.
+    // A sum of one gradient is not worth keeping: with a cycle of 1 no sum is needed.
     const bool sums = kTarget == Target::kBase && cycle != 1;
     const std::vector<const char*> names = VariableNames(sums);
     LockedVariables variables(ctx, type_string());
@@ -183,7 +183,7 @@ class ApplyOp : public OpKernel {
     if (tensor.shape() == shape) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(type_string(), ": `", name, "` must have the shape ", shape.DebugString(),
-                     ", as `var` demands. Received: shape=", tensor.shape().DebugString()));
+                     ", to match `var`. Received: shape=", tensor.shape().DebugString()));
   }
 
   // All but `scale`.
@@ -228,7 +228,7 @@ class ApplyOp : public OpKernel {
                      ". Received: member=", member));
   }
 
-  // For a member a row, and the gradient of that or of all rows; for the base the whole.
+  // For a member, one row, and the gradient of that row or of all; for the base, the whole.
   [[nodiscard]] absl::StatusOr<Elements> FindElements(OpKernelContext* ctx, const Tensor& var,
                                                       int32_t member) const {
     const Tensor* grad = nullptr;

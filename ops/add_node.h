@@ -1,4 +1,4 @@
-// Adds one node to a C++ graph: what every wrapper of this folder does.
+// Adds one node to a C++ graph, which is what every wrapper in this folder does.
 #ifndef LATE_PHASE_OPS_ADD_NODE_H_
 #define LATE_PHASE_OPS_ADD_NODE_H_
 
@@ -13,7 +13,7 @@
 namespace late_phase {
 
 // Adds op `op` ("LatePhase>Name") with the given inputs under the scope's next free name for
-// `name`. `configure` sets attributes. An error, also one of the shape function, ends in the
+// `name`. `configure` sets attributes. An error, including one from the shape function, ends in the
 // scope's status, and the operation is then empty.
 tensorflow::Operation AddNode(
     const tensorflow::Scope& scope, const std::string& op, const std::string& name,

@@ -25,7 +25,7 @@ absl::Status BatchNormGrad(const Scope& scope, const Operation& op,
   TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(attrs, "is_training", &is_training));
   TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(attrs, "activation", &activation));
   TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(attrs, "data_format", &data_format));
-  // A loss that uses the running statistics alone leaves y without a gradient.
+  // A loss that uses only the running statistics leaves y without a gradient.
   const Input dy = grad_inputs[0].node() != nullptr
                        ? Input(grad_inputs[0])
                        : Input(tensorflow::ops::ZerosLike(scope, op.output(0)));

@@ -13,7 +13,7 @@ using tensorflow::shape_inference::InferenceContext;
 // The rank of x, or 0 if it is not known.
 int Rank(InferenceContext* c) { return c->RankKnown(c->input(0)) ? c->Rank(c->input(0)) : 0; }
 
-// Output 0 has the shape of x, with what the other inputs told of it; then the `further` ones.
+// Output 0 has the shape of x, refined by the other inputs; then come the `further` outputs.
 [[nodiscard]] absl::Status InferShapes(InferenceContext* c, const std::string& op,
                                        absl::Span<const ShapeRule> rules, bool channels_first,
                                        absl::Span<const char* const> further) {
@@ -43,7 +43,7 @@ absl::Status GradShapes(InferenceContext* c) {
 }
 
 // U is float when T is half or bfloat16, else T. Attributes are checked in the kernels and the
-// shape functions, which tell more of a wrong one than TensorFlow does.
+// shape functions, which say more about a wrong one than TensorFlow does.
 #define LATE_PHASE_BATCH_NORM(NAME)               \
   REGISTER_OP("LatePhase>" NAME)                  \
       .Attr("T: {half, bfloat16, float, double}") \

@@ -10,7 +10,7 @@
 namespace late_phase {
 namespace ops {
 
-// Row `member` of var [K, …]: the tensor to differentiate by where a gradient of all of var would
+// Row `member` of var [K, …]: the tensor to differentiate by when a gradient of all of var would
 // be wasteful.
 tensorflow::Output ReadMember(const tensorflow::Scope& scope, tensorflow::Input var,
                               tensorflow::Input member, tensorflow::DataType dtype);

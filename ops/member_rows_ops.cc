@@ -11,7 +11,7 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// A row of the variable, as far as its handle tells the shape.
+// The shape of a row of the variable, as far as its handle knows it.
 absl::Status InferRow(InferenceContext* c) {
   c->set_output(0, c->UnknownShape());
   const auto* handle = c->input_handle_shapes_and_types(0);

@@ -21,7 +21,7 @@ using tensorflow::Operation;
 using tensorflow::Output;
 using tensorflow::Scope;
 
-// Adds `grad_op` on the forward inputs (`bias` left out, on which the gradient does not depend),
+// Adds `grad_op` on the forward inputs (except `bias`, on which the gradient does not depend),
 // the forward outputs h, gates, cells, and the gradients of h, final_h, final_c.
 [[nodiscard]] absl::StatusOr<Operation> AddGradNode(const Scope& scope, const Operation& op,
                                                     const std::string& grad_op,

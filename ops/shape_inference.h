@@ -15,7 +15,7 @@
 
 namespace late_phase {
 
-// Holds the inputs against their rules, which are in the order of the signature; an input of
+// Checks the inputs against their rules, which are in the order of the signature; an input of
 // unknown rank passes. Returns the sizes as far as they are known.
 [[nodiscard]] inline absl::StatusOr<ShapeMatcher> MatchInputs(
     tensorflow::shape_inference::InferenceContext* c, const std::string& op,

@@ -10,7 +10,8 @@
 namespace late_phase {
 namespace ops {
 
-// Row `member` of var [K, …] and of its slots, nothing else. `grad` is of a row, or of all of var.
+// Updates row `member` of var [K, …] and of its slots, and nothing else. `grad` is the gradient of
+// a row, or of all of var.
 tensorflow::Operation MemberApplySgd(const tensorflow::Scope& scope, tensorflow::Input var,
                                      tensorflow::Input member, tensorflow::Input lr,
                                      tensorflow::Input weight_decay, tensorflow::Input grad);
@@ -26,8 +27,8 @@ tensorflow::Operation MemberApplyAdam(const tensorflow::Scope& scope, tensorflow
                                       tensorflow::Input beta2, tensorflow::Input epsilon,
                                       tensorflow::Input weight_decay, tensorflow::Input grad);
 
-// sum += grad, but on the last member of the cycle: var is updated with scale·(sum + grad), and sum
-// cleared.
+// sum += grad, except for the last member of the cycle: then var is updated with
+// scale·(sum + grad), and sum is cleared.
 tensorflow::Operation BaseApplySgd(const tensorflow::Scope& scope, tensorflow::Input var,
                                    tensorflow::Input sum, tensorflow::Input member,
                                    tensorflow::Input cycle, tensorflow::Input scale,

@@ -14,7 +14,7 @@ inline constexpr char kSampleCount[] = "late_phase/swa_count";
 
 // Takes a sample of every weight into its average. Declares the averages NAME/swa and the count,
 // and for SWAG, with w̄ the average so far: NAME/swa_square, the mean of squares, and
-// NAME/swag_deviations [R, …], the last R deviations w − w̄, a ring by the number of the sample.
+// NAME/swag_deviations [R, …], the last R deviations w − w̄, a ring indexed by the sample's number.
 tensorflow::Operation TakeSample(const GraphContext& graph, absl::Span<TrainedWeight> weights,
                                  Variables* variables);
 

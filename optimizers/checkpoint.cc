@@ -29,7 +29,7 @@ Tensor Number(int64_t value) {
   return tensor;
 }
 
-// The number in a tensor that Number made; none if it is another one.
+// The number in a tensor that Number made; none for any other tensor.
 std::optional<int64_t> ReadNumber(const Tensor& tensor) {
   if (tensor.dtype() != tensorflow::DT_INT64 || tensor.dims() != 0) return std::nullopt;
   return tensor.scalar<int64_t>()();
@@ -51,7 +51,7 @@ std::vector<std::string> Checkpoints(const std::string& dir) {
 
 absl::Status WriteBundle(const std::string& prefix, const CheckpointState& state) {
   tensorflow::BundleWriter writer(tensorflow::Env::Default(), prefix);
-  // The bundle wants its keys in order.
+  // The bundle needs its keys in order.
   std::map<std::string, Tensor> tensors = state.variables;
   tensors[kStep] = Number(state.step);
   tensors[kThreads] = Number(state.threads);
@@ -117,12 +117,12 @@ absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& stat
                               aside = folder / ".incomplete";
   std::error_code error;
   const bool there = fs::exists(final, error);
-  if (error) return Failed(absl::StrCat("cannot look for ", final.string()), error);
+  if (error) return Failed(absl::StrCat("cannot check for ", final.string()), error);
   // The same step of the same run: there is nothing new to keep.
   if (there) return absl::OkStatus();
   fs::remove_all(aside, error);
   if (!error) fs::create_directories(aside, error);
-  if (error) return Failed(absl::StrCat("cannot make the folder ", aside.string()), error);
+  if (error) return Failed(absl::StrCat("cannot create the folder ", aside.string()), error);
   TF_RETURN_IF_ERROR(WriteBundle((aside / kBundle).string(), state));
   if ((error = SyncAll(aside.string()))) {
     return Failed(absl::StrCat("cannot write ", aside.string()), error);

@@ -1,4 +1,4 @@
-// A run's state on disk, in TensorFlow's checkpoint format: whole or not at all.
+// A run's state on disk, in TensorFlow's checkpoint format, complete or not there at all.
 //
 // Each checkpoint is a folder DIR/step-000000000017 with the tensor bundle `state`. It is written
 // under another name and renamed when it is complete and on the disk, so a process killed at any
@@ -25,13 +25,13 @@ inline constexpr int64_t kCheckpointFormat = 1;
 struct CheckpointState {
   int64_t step = 0;
   std::map<std::string, tensorflow::Tensor> variables;
-  Settings settings;  // must be equal on restoring
+  Settings settings;  // must be equal when restoring
   int threads = 0;    // another count is no error, but changes rounding
   int64_t format = kCheckpointFormat;
 };
 
-// Writes a checkpoint and then removes older ones. These stay if anything fails, a disk that does
-// not confirm what was written to it included.
+// Writes a checkpoint and then removes older ones. They stay if anything fails, including a disk
+// that does not confirm what was written to it.
 [[nodiscard]] absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state);
 
 // The newest complete checkpoint of the folder, or none.

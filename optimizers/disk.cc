@@ -22,7 +22,7 @@ class Descriptor {
     if (number_ >= 0) close(number_);
   }
   int operator*() const { return number_; }
-  // Some file systems report a failed write no earlier than this.
+  // Some file systems report a failed write only here.
   bool Close() {
     const int number = number_;
     number_ = -1;
@@ -95,7 +95,7 @@ std::error_code ListFolder(const std::string& path, std::vector<std::string>* en
   entries->clear();
   std::error_code error;
   std::filesystem::directory_iterator entry(path, error);
-  // The loop over a range would throw what increment reports.
+  // A range-based for loop would throw what increment reports.
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     entries->push_back(entry->path().string());
   }

@@ -1,7 +1,7 @@
-// Files that are read whole, and replaced so that neither a reader nor a crash meets half of one.
+// Files that are read whole, and replaced so that neither a reader nor a crash sees half of one.
 //
-// Errors are returned: a program says what failed and why, and nothing is lost that was there
-// before.
+// Errors are returned, so a program can say what failed and why, and nothing that existed before is
+// lost.
 #ifndef LATE_PHASE_OPTIMIZERS_DISK_H_
 #define LATE_PHASE_OPTIMIZERS_DISK_H_
 
@@ -14,9 +14,10 @@ namespace late_phase {
 // The bytes of a file. `text` is written only if all of them were read.
 [[nodiscard]] std::error_code ReadWholeFile(const std::string& path, std::string* text);
 
-// Writes aside in the same folder, waits for the disk and renames. Until the rename `path` holds
-// what it held before, and if anything fails by then, it keeps that and nothing is left aside. An
-// error after the rename means that the new file is in place, but may not survive a power failure.
+// Writes a temporary file in the same folder, waits for the disk and renames it. Until then `path`
+// holds what it held before; if anything fails by then, it keeps that and no temporary file is
+// left. An error after the rename means that the new file is in place, but may not survive a power
+// failure.
 [[nodiscard]] std::error_code ReplaceFile(const std::string& path, const std::string& text);
 
 // Waits until the bytes of a file are on the disk.

@@ -1,7 +1,7 @@
 // What every part of the optimizer's graph is built with, and its clock.
 //
 // Member and position in the cycle come from the step counter t: before T0 the cycle is 1 and every
-// step applies the base at once; from T0 on, minibatch t uses member (t − T0) mod K. So one static
+// step updates the base at once; from T0 on, minibatch t uses member (t − T0) mod K. So one static
 // graph serves the whole run.
 #ifndef LATE_PHASE_OPTIMIZERS_GRAPH_CONTEXT_H_
 #define LATE_PHASE_OPTIMIZERS_GRAPH_CONTEXT_H_
@@ -23,7 +23,7 @@ struct GraphContext {
 
   tensorflow::Scope scope;
   // Counters, schedules and all other scalars: the ops take them from host memory on every device,
-  // and what a GPU has computed the host must wait for.
+  // and the host would have to wait for anything computed on a GPU.
   tensorflow::Scope host;
   LatePhaseOptions options;  // `cycle` is at least 1
   tensorflow::DataType dtype;

@@ -1,6 +1,6 @@
-// What a variable starts with, kept outside of the graph.
+// The initial value of a variable, kept outside the graph.
 //
-// A graph that holds its initial values holds them for good, beside the variables, and cannot pass
+// A graph that holds its initial values holds them forever, beside the variables, and cannot exceed
 // 2 GB. So a value is made when a run is initialised and becomes the variable's own memory.
 #ifndef LATE_PHASE_OPTIMIZERS_INITIAL_VALUE_H_
 #define LATE_PHASE_OPTIMIZERS_INITIAL_VALUE_H_

@@ -49,7 +49,7 @@ std::set<const tensorflow::Node*> UpTo(const tensorflow::Node* last) {
   return found;
 }
 
-// What is done when everything that a minibatch writes has been computed. Operations in `before`
+// Done when everything that a minibatch writes has been computed. Operations in `before`
 // wait for it.
 Operation Computed(const tensorflow::Scope& scope, Output loss,
                    const std::vector<Output>& gradients, const std::vector<Operation>& before) {
@@ -84,7 +84,7 @@ Output LatePhase::AddState(const std::string& name, const InitialValue& initial,
   return handle;
 }
 
-// Rows other than 0 are undefined before T0; a copy of it is as good as anything, and finite.
+// Rows other than 0 are undefined before T0; a copy of row 0 is as good as anything, and finite.
 Output LatePhase::AddMemberState(const std::string& name, const InitialValue& initial_row) {
   const InitialValue stack = initial_row.Stacked(options().members);
   const Output handle = variables_.Declare(name, stack, VariableKind::kMembers);
@@ -146,7 +146,7 @@ void LatePhase::CheckMinimize(const UpdateRule& base, const UpdateRule& members)
       absl::c_any_of(weights_, [](const TrainedWeight& weight) { return weight.late_phase; });
   if (options().members > 1 && !any_members) {
     scope().UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
-        "`members` must be 1 if no weight has any; gradients alone are gathered by `cycle`. "
+        "`members` must be 1 if no weight has members; to accumulate gradients only, set `cycle`. "
         "Received: members=",
         options().members)));
   }
@@ -169,7 +169,7 @@ std::vector<Operation> LatePhase::UpdateWeights(const UpdateRule& base, const Up
                                                 const std::vector<Output>& gradients,
                                                 Operation computed) {
   const tensorflow::Scope after = scope().WithControlDependencies({computed});
-  // Without members, what is said of the base's steps is said of all.
+  // Without members, the settings for the base's steps apply to all weights.
   const bool one_for_all = options().members == 1 && options().cycle > 1;
   const RuleInGraph base_rule(graph_, clock_, base, /*base=*/true),
       member_rule(graph_, clock_, members, /*base=*/one_for_all);
@@ -217,14 +217,14 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   done.insert(done.begin(), before.begin(), before.end());
   const std::vector<Operation> spawns = SpawnMembers();
   const tensorflow::Scope& host = graph_.host;
-  // t advances when all of the minibatch is done.
+  // t advances when the whole minibatch is done.
   const auto advance = tf_ops::AssignAddVariableOp(
       host.WithControlDependencies(done), clock_.step_handle, tf_ops::Const<int64_t>(host, 1));
   if (options().swa_start >= 0) {
     swa_ = Group("swa", {TakeSample(graph_, absl::MakeSpan(weights_), &variables_)});
   }
   if (!spawns.empty()) {
-    // The mark is set by the run of the graph that spawns.
+    // The flag is set by the same run of the graph that spawns.
     const auto mark =
         tf_ops::AssignVariableOp(host.WithControlDependencies(spawns), spawned_.Handle(&variables_),
                                  tf_ops::Const<int64_t>(host, 1));

@@ -34,17 +34,18 @@
 
 namespace late_phase {
 
-// How the model reads a late-phase variable, and so what the gradient is of.
+// How the model reads a late-phase variable, and therefore what the gradient is taken of.
 enum class MemberRead {
   kStack,  // all of [K, …], for ops that take `member` themselves
   kRow     // the current member's row: no [K, …] gradient is ever made
 };
 
-// To what a state belongs, and so whether it goes along when a run starts from another's weights.
+// What a state belongs to, and so whether it is taken over when a run starts from another's
+// weights.
 enum class StateKind {
-  kRun,      // carried states, sums: begins anew
+  kRun,      // carried states, sums: starts afresh
   kModel,    // running statistics: goes wherever the weights go
-  kConstant  // never written, as a vocabulary: weights of a run with another one are of no use
+  kConstant  // never written, such as a vocabulary: weights of a run with another one are of no use
 };
 
 class LatePhase {
@@ -57,30 +58,30 @@ class LatePhase {
   tensorflow::Output AddBase(const std::string& name, const InitialValue& initial);
   tensorflow::Output AddMembers(const std::string& name, const InitialValue& initial_row,
                                 MemberRead read);
-  // Makes a weight that was declared before one that no rule decays.
+  // Exempts a weight that has been declared from weight decay.
   void ExemptFromDecay(const std::string& name);
   // Declares a variable that is not trained but belongs to the run's state: carried states, running
   // statistics. Returns its handle; the model reads and writes it.
   tensorflow::Output AddState(const std::string& name, const InitialValue& initial,
                               StateKind kind = StateKind::kRun);
-  // One of the model with a row per member, [K, …]: at T0 every row becomes row 0. BatchNorm's
-  // running statistics.
+  // A state of the model with a row per member, [K, …], such as BatchNorm's running statistics: at
+  // T0 every row becomes row 0.
   tensorflow::Output AddMemberState(const std::string& name, const InitialValue& initial_row);
 
   tensorflow::Output member() const { return clock_.member; }  // int32 [], of this minibatch
   tensorflow::Output step() const { return clock_.step; }      // int64 [], t
 
   // Turns a loss into the train target: gradients, clipping, updates, t + 1. Operations in `before`
-  // (writing back of states) are done before t advances. All of this is written only once
+  // (such as writing states back) are done before t advances. All of this is written only once
   // everything that is to be written has been computed, so a minibatch that cannot be computed
-  // changes nothing; the exception are operations in `before` that the loss itself waits for. Call
+  // changes nothing, except for operations in `before` that the loss itself waits for. Call
   // once.
   [[nodiscard]] absl::Status Minimize(tensorflow::Output loss, const UpdateRule& base,
                                       const UpdateRule& members,
                                       const std::vector<tensorflow::Operation>& before = {});
 
   // A weight or a state as it is to be evaluated, of the shape of the base weight or of a row;
-  // reads only, so training never notices. `which` is used by kCurrent. States have no averages
+  // reads only, so training is not affected. `which` is used by kCurrent. States have no averages
   // over time.
   tensorflow::Output Read(const std::string& name, WeightSet set, tensorflow::Input which = 0);
 
@@ -101,9 +102,9 @@ class LatePhase {
   const tensorflow::Scope& scope() const { return graph_.scope; }
 
  private:
-  // What is wrong with calling Minimize now, into the scope's status.
+  // Checks whether Minimize may be called now; errors go into the scope's status.
   void CheckMinimize(const UpdateRule& base, const UpdateRule& members) const;
-  // By every weight. Empty after an error, which is in the scope's status.
+  // The gradients by every weight. Empty after an error, which is in the scope's status.
   std::vector<tensorflow::Output> Gradients(tensorflow::Output loss) const;
   // The operations that update the weights, each in its turn after `computed`.
   std::vector<tensorflow::Operation> UpdateWeights(const UpdateRule& base,

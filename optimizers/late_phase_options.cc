@@ -61,7 +61,7 @@ Settings LatePhaseOptions::Text() const {
                    {"swa_start", absl::StrCat(swa_start)},
                    {"swa_every", absl::StrCat(swa_every)},
                    {"seed", absl::StrCat(seed[0], ",", seed[1])}};
-  // What is not used is not mentioned: a run without it is the same as before there was any.
+  // What is not used is left out: such a run is the same as before the setting existed.
   if (swag_rank > 0) text.push_back({"swag_rank", absl::StrCat(swag_rank)});
   if (base_decay_scale != 1) {
     text.push_back({"base_decay_scale", NumberText(base_decay_scale)});

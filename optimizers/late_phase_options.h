@@ -17,18 +17,18 @@ namespace late_phase {
 struct LatePhaseOptions {
   int64_t members = 1;  // K
   int64_t start = 0;    // T0, in minibatches
-  // Minibatches per base update from T0 on; 0: members. With one member there is nothing to train
-  // in turn, and the weights declared with AddMembers take the same steps.
+  // Minibatches per base update from T0 on; 0: same as members. With one member there is nothing to
+  // train in turn, and the weights declared with AddMembers take the same steps.
   int64_t cycle = 0;
   double sigma = 0;       // σ0 of the noise at spawning
   double base_scale = 1;  // γ, from T0 on
-  // On the base's weight decay, from T0 on. The paper's 1 lets the decay act once in a cycle,
-  // against the gradients of all its minibatches; `cycle` times `base_scale` keeps the weights at
-  // which gradient and decay of SGD balance where they were before T0.
+  // Factor on the base's weight decay, from T0 on. The paper's 1 lets the decay act once in a
+  // cycle, against the gradients of all its minibatches; `cycle` times `base_scale` keeps the
+  // weights at which gradient and decay of SGD balance where they were before T0.
   double base_decay_scale = 1;
-  Schedule rate_scale = 1.0;  // on every learning rate
-  bool copy_slots = false;   // at T0 members inherit φ0's optimizer slots; else they start at zero
-  bool freeze_base = false;  // from T0 on the base stays as it is
+  Schedule rate_scale = 1.0;  // factor on every learning rate
+  bool copy_slots = false;   // members inherit φ0's optimizer slots at T0; else they start at zero
+  bool freeze_base = false;  // from T0 on, the base no longer changes
   double clip_norm = 0;      // per minibatch, by the global norm of all gradients; 0: no clipping
   int64_t swa_start = -1;    // first sample after this many minibatches; -1: no SWA
   int64_t swa_every = 1;     // minibatches between samples

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kSixDigits = 6, kEveryDigit = 17;
 
-// As printf's %g, whatever the locale.
+// Like printf's %g, whatever the locale.
 std::string WithDigits(double value, int digits) {
   char text[32];
   const auto end =

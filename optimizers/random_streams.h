@@ -1,9 +1,9 @@
 // Every random number of the programs, in one place: which generator it comes from, and which of
 // the generator's streams.
 //
-// What is drawn from one stream twice is not random the second time, so each purpose has streams of
-// its own (tests/optimizers/random_streams_test.cc). What a stream gives must not change: runs are
-// resumed, and repeated from their config.toml, bit for bit. A new purpose gets a new row.
+// Numbers drawn from one stream twice are not random the second time, so each purpose has streams
+// of its own (tests/optimizers/random_streams_test.cc). A stream's numbers must not change: runs
+// are resumed, and repeated from their config.toml, bit for bit. A new purpose gets a new row.
 //
 // Seeds are >= 0. In Python, late_phase.keras.LatePhaseOptimizer draws members' noise from the same
 // streams.
@@ -45,7 +45,7 @@ constexpr NormalRange kNormalRanges[] = {
     {Normals::kMemberNoise, false, 0},
     // n: the weight's place among those of an image network; row 0
     {Normals::kInitialWeights, false, 1 * kStreamsOfAPurpose},
-    // n: the draw; row: the weight's place. Of evaluations, whose seed is their own.
+    // n: the draw; row: the weight's place. For evaluations, which have a seed of their own.
     {Normals::kFlatness, false, 2 * kStreamsOfAPurpose},
     // n: 0 for the numbers of the deviations, else 1 + the weight's place; row: the sample. As
     // above.
@@ -69,14 +69,14 @@ inline NormalStream MakeNormalStream(Normals purpose, int64_t seed, int64_t n) {
 }
 
 // 2. Uniform numbers of dropout and ShakeDrop: TensorFlow's StatelessRandomUniform with a seed of
-// two words. Layers, in the order in which they draw, are told apart above the bits that count
+// two words. Layers, in the order in which they draw, are distinguished above the bits that count
 // minibatches or samples.
 //   training:           seed,   t + layer · 2⁴⁰                       t < 2⁴⁰: the minibatch
 //   dropout's samples:  ~seed,  part + sample · 2²⁰ + layer · 2⁴⁰     part, sample < 2²⁰
 constexpr int64_t kUniformsOfALayer = int64_t{1} << 40;
 constexpr int64_t kDropoutSamples = int64_t{1} << 20;
 
-// part: of the images, as they are evaluated together.
+// part: which of the groups of images that are evaluated together.
 constexpr std::array<int64_t, 2> DropoutSampleUniforms(int64_t seed, int64_t sample, int64_t part) {
   return {~seed, sample * kDropoutSamples + part};
 }

@@ -28,7 +28,7 @@ absl::Status MustHold(const std::string& path, const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("the checkpoint ", path, " must hold ", name));
 }
 
-// In the words of a checkpoint that this run is to take a variable from.
+// An error about a checkpoint from which this run is to take a variable.
 absl::Status MustHave(const SavedVariable& variable, const Tensor& saved) {
   if (saved.dtype() != variable.dtype) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -49,8 +49,8 @@ bool SameBits(const Tensor& a, const Tensor& b) {
                     b.flat<tensorflow::tstring>().data());
 }
 
-// Whether the members were spawned. A checkpoint of 0.1.0 does not say: there, it was always the
-// first act of step T0.
+// Whether the members were spawned. A checkpoint of 0.1.0 does not say: there, spawning was always
+// the first thing in step T0.
 bool HasSpawned(const CheckpointState& state, int64_t start) {
   const auto found = state.variables.find(kSpawned);
   if (found == state.variables.end() || found->second.dtype() != tensorflow::DT_INT64 ||
@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Run>> Run::Create(const LatePhase& late_phase, in
   tensorflow::GraphDef graph;
   TF_RETURN_IF_ERROR(late_phase.scope().ToGraphDef(&graph));
   if (late_phase.train_target().empty()) {
-    return absl::FailedPreconditionError("Minimize must be called before a run is made");
+    return absl::FailedPreconditionError("Minimize must be called before a run is created");
   }
   TF_ASSIGN_OR_RETURN(std::unique_ptr<tensorflow::Session> session, OpenSession(threads));
   TF_RETURN_IF_ERROR(session->Create(graph));
@@ -316,7 +316,7 @@ absl::Status Run::StartFrom(const std::string& dir) {
 absl::Status Run::Fork(const std::string& dir) {
   TF_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ReadNewest(dir));
   const auto& [path, state] = newest;
-  // Variables of another K take the shape they have here.
+  // Variables from a run with another K take the shape they have here.
   std::map<std::string, Tensor> taken;
   for (const auto& variable : saved_) {
     const auto found = state.variables.find(variable.name);
@@ -330,7 +330,7 @@ absl::Status Run::Fork(const std::string& dir) {
   }
   if (state.step > options_.start) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a fork must begin at the latest at `start`. Received: a checkpoint of step ",
+        absl::StrCat("a fork must begin no later than `start`. Received: a checkpoint of step ",
                      state.step, ", start=", options_.start));
   }
   TF_RETURN_IF_ERROR(Initialize());

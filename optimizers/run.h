@@ -7,9 +7,9 @@
 //   }
 //
 // Between two calls the state is that of a whole number of minibatches, even if the last one
-// failed: a minibatch that cannot be computed (bad feeds, a label out of range) changes nothing,
-// and may be repeated. Only a failure while results are being written, as when memory runs out
-// there, leaves a state that must be restored from a checkpoint.
+// failed: a minibatch that cannot be computed (bad feeds, a label out of range) changes nothing
+// and may be repeated. Only a failure while results are being written, such as running out of
+// memory there, leaves a state that must be restored from a checkpoint.
 #ifndef LATE_PHASE_OPTIMIZERS_RUN_H_
 #define LATE_PHASE_OPTIMIZERS_RUN_H_
 
@@ -35,8 +35,8 @@ class Run {
  public:
   using Feeds = std::vector<std::pair<std::string, tensorflow::Tensor>>;
 
-  // Makes a session of the finished graph. `threads` must be the same in all runs of a process
-  // (optimizers/session.h). `settings` are further ones that a checkpoint must agree with: the
+  // Opens a session for the finished graph. `threads` must be the same in all runs of a process
+  // (optimizers/session.h). `settings` are further settings that a checkpoint must agree with: the
   // model's and the data's.
   static absl::StatusOr<std::unique_ptr<Run>> Create(const LatePhase& late_phase, int threads,
                                                      const Settings& settings = {});
@@ -47,8 +47,8 @@ class Run {
   // Sets all variables to their initial values, t = 0.
   [[nodiscard]] absl::Status Initialize();
 
-  // One minibatch: spawns first if it is step T0's turn, trains, takes an SWA sample if one is due.
-  // If it fails after spawning, the members stay, and a repetition does not spawn again. Returns
+  // One minibatch: at step T0 spawns first; trains; takes an SWA sample if one is due.
+  // If it fails after spawning, the members stay, and repeating it does not spawn again. Returns
   // what `fetches` name. The names of feeds and fetches are looked up when they change, so a loop
   // over minibatches passes them in the same order.
   absl::StatusOr<std::vector<tensorflow::Tensor>> Step(const Feeds& feeds,
@@ -58,7 +58,7 @@ class Run {
   absl::StatusOr<std::vector<tensorflow::Tensor>> Fetch(const Feeds& feeds,
                                                         absl::Span<const std::string> fetches);
 
-  // Called before weights that were never trained as they are (collapsed, SWA) are evaluated, once
+  // Called before weights that were never trained as such (collapsed, SWA) are evaluated, once
   // per set and step: the place to re-estimate BatchNorm statistics, into variables of their own
   // (AddState).
   using Reestimate = std::function<absl::Status(Run*, WeightSet)>;
@@ -72,17 +72,17 @@ class Run {
   int64_t step() const { return step_; }
   const LatePhaseOptions& options() const { return options_; }
 
-  // Refused, and nothing written, if a weight is no longer finite: the last checkpoint stays good.
+  // Refuses, and writes nothing, if a weight is no longer finite: the last checkpoint stays good.
   [[nodiscard]] absl::Status Save(const std::string& dir);
   // Restores the newest checkpoint. Returns a note if results will differ by rounding from those of
   // an uninterrupted run, else an empty string.
   absl::StatusOr<std::string> Restore(const std::string& dir);
 
   // Starts from the weights and statistics of another run's newest checkpoint, t = 0, slots zero.
-  // Its members, once they are spawned, are collapsed; here every row becomes what they are.
+  // Its members, if they have been spawned, are collapsed; here every row becomes their mean.
   [[nodiscard]] absl::Status StartFrom(const std::string& dir);
 
-  // Resumes where another run of the same network with one member stood, at the latest at T0: t,
+  // Continues from where another run of the same network with one member stood, at T0 or before: t,
   // slots and states are kept, and its member is φ0. Until T0 both are the same model, so this
   // equals a run of its own from the start.
   [[nodiscard]] absl::Status Fork(const std::string& dir);
@@ -111,9 +111,9 @@ class Run {
   [[nodiscard]] absl::Status MakeTrainCall(const Feeds& feeds,
                                            absl::Span<const std::string> fetches);
   void ReleaseTrainCall();
-  // Adds the members at T0, if they are not there.
+  // Spawns the members at T0, if they do not exist yet.
   [[nodiscard]] absl::Status Spawn();
-  // Makes what another version wrote what this one would have written.
+  // Converts what another version wrote to what this one would have written.
   void Modernize(CheckpointState* state) const;
 
   LatePhaseOptions options_;

@@ -35,7 +35,7 @@ absl::Status Schedule::Check(const std::string& name) const {
 
 double Schedule::At(double t) const {
   if (epoch_ > 0) t = std::floor(t / epoch_) * epoch_;
-  // The last knot at or before t, and the way to the next.
+  // The last knot at or before t, and the distance to the next.
   if (t < knots_.front().at) return knots_.front().value;
   size_t i = 0;
   while (i + 1 < knots_.size() && knots_[i + 1].at <= t) ++i;

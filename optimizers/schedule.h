@@ -35,7 +35,7 @@ class Schedule {
   // The same, but constant within an epoch, at the value where it begins.
   Schedule ByEpoch(double steps_per_epoch) const;
 
-  // There must be a knot, knots must be in order, and all must be finite.
+  // There must be at least one knot, and knots must be in order and finite.
   [[nodiscard]] absl::Status Check(const std::string& name) const;
 
   double At(double t) const;
@@ -49,7 +49,7 @@ class Schedule {
  private:
   explicit Schedule(std::vector<Knot> knots) : knots_(std::move(knots)) {}
   std::vector<Knot> knots_;
-  double epoch_ = 0;  // minibatches through which a value holds; 0: it does not
+  double epoch_ = 0;  // minibatches for which a value is held; 0: not held
 };
 
 }  // namespace late_phase

@@ -15,10 +15,10 @@ absl::StatusOr<std::unique_ptr<tensorflow::Session>> OpenSession(int threads) {
   tensorflow::SessionOptions options;
   options.config.set_intra_op_parallelism_threads(threads);
   // One op at a time: ops have their own threads, and the order of execution, hence of any
-  // rounding, is the same in every run. A pool of the session's own: the process's has as many
+  // rounding, is the same in every run. The session has its own pool: the process's has as many
   // threads as its first session wanted.
   options.config.add_session_inter_op_thread_pool()->set_num_threads(1);
-  // A graph that was put on a GPU keeps those ops on the CPU that have no kernel there.
+  // In a graph placed on a GPU, ops without a GPU kernel stay on the CPU.
   options.config.set_allow_soft_placement(true);
   std::unique_ptr<tensorflow::Session> session(tensorflow::NewSession(options));
   if (session == nullptr) return absl::InternalError("TensorFlow cannot open a session");

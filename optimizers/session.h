@@ -1,4 +1,4 @@
-// Opens every TensorFlow session of a process, so that all of them have the threads they say.
+// Opens every TensorFlow session of a process, so that each has as many threads as it says.
 //
 // The threads inside ops belong to the process: TensorFlow starts them for the first session and
 // ignores what later sessions ask for. A session with another number is therefore an error here.

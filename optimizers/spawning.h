@@ -1,5 +1,5 @@
-// The members' beginning at T0: every row of a late-phase weight becomes row 0 plus noise of its
-// own, every row of a state row 0.
+// How the members start at T0: every row of a late-phase weight becomes row 0 plus noise of its
+// own, and every row of a state becomes row 0.
 #ifndef LATE_PHASE_OPTIMIZERS_SPAWNING_H_
 #define LATE_PHASE_OPTIMIZERS_SPAWNING_H_
 

@@ -16,7 +16,7 @@ using tensorflow::Tensor;
 
 namespace {
 
-constexpr double kLeastVariance = 1e-30;  // rounding may leave less than none
+constexpr double kLeastVariance = 1e-30;  // rounding may leave a negative variance
 
 // z2 [kept].
 std::vector<float> FactorNormals(int64_t seed, int64_t sample, int64_t kept) {

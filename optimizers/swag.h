@@ -1,12 +1,12 @@
 // SWA-Gaussian (Maddox et al., "A simple baseline for Bayesian uncertainty in deep learning",
 // 2019): weights drawn from a normal distribution around the SWA average, whose covariance was
-// gathered in training.
+// collected during training.
 //
 // Training (LatePhaseOptions::swag_rank = R, optimizers/averages.h) keeps of every weight w,
 // over the SWA samples, the mean w̄ (NAME/swa), the mean of squares (NAME/swa_square) and the last R
-// deviations w − w̄ (NAME/swag_deviations [R, …], a ring by the number of the sample), w̄ being the
-// mean so far. Here they become weights. How those predict (BatchNorm's statistics must be
-// estimated for each sample anew) is for models/.
+// deviations w − w̄ (NAME/swag_deviations [R, …], a ring indexed by the sample's number), w̄ being
+// the mean so far. Here weights are drawn from them. Predicting with those (BatchNorm's statistics
+// must be re-estimated for each sample) is up to models/.
 #ifndef LATE_PHASE_OPTIMIZERS_SWAG_H_
 #define LATE_PHASE_OPTIMIZERS_SWAG_H_
 
@@ -28,7 +28,7 @@ struct SwagMoments {
     tensorflow::Tensor deviations;    // [R, …]
   };
   std::vector<Weight> weights;  // in the order of their declaration
-  int64_t kept = 0;             // rows of the deviations that are there, R' ≤ R
+  int64_t kept = 0;             // rows of the deviations that have been filled, R' ≤ R
 };
 
 // The moments as the run has them now. FailedPrecondition if it collects none, or has no sample

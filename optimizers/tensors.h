@@ -1,4 +1,4 @@
-// Small things done to tensors on the host.
+// Small helpers for tensors on the host.
 #ifndef LATE_PHASE_OPTIMIZERS_TENSORS_H_
 #define LATE_PHASE_OPTIMIZERS_TENSORS_H_
 

@@ -1,4 +1,4 @@
-// What a model has declared: its weights, and its states beside them.
+// What a model has declared: its weights, and its states.
 #ifndef LATE_PHASE_OPTIMIZERS_TRAINED_WEIGHTS_H_
 #define LATE_PHASE_OPTIMIZERS_TRAINED_WEIGHTS_H_
 
@@ -15,7 +15,7 @@ struct TrainedWeight {
   bool late_phase = false;           // has a row per member
   bool reads_stack = false;          // the model reads all rows
   bool decays = true;                // under weight decay
-  tensorflow::Output handle, value;  // value: what the model reads, and the gradient is of
+  tensorflow::Output handle, value;  // value: what the model reads and is differentiated by
   tensorflow::TensorShape shape;     // of the variable
   tensorflow::Output average;        // handle; SWA only
   // Slots of the members, to be reset at T0.

@@ -79,8 +79,8 @@ std::vector<Output> ClipGradients(const GraphContext& graph, const TrainingClock
   const tensorflow::Scope& scope = graph.scope;
   std::vector<Output> halves;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    // Of a stack only the member's row is not zero; it alone is summed, so that the norm's rounding
-    // does not depend on K.
+    // In a stack, only the member's row is not zero; only that is summed, so that the norm's
+    // rounding does not depend on K.
     const Output gradient = weights[i].reads_stack
                                 ? tf_ops::GatherV2(scope, gradients[i], clock.member, 0)
                                 : gradients[i];

@@ -19,7 +19,7 @@ std::vector<tensorflow::Output> ClipGradients(const GraphContext& graph, const T
 
 // A rule and its numbers in the graph, the same for all weights that follow it.
 struct RuleInGraph {
-  // base: the settings for the base's steps hold.
+  // base: whether the settings for the base's steps apply.
   RuleInGraph(const GraphContext& graph, const TrainingClock& clock, const UpdateRule& rule,
               bool base);
 
@@ -27,7 +27,7 @@ struct RuleInGraph {
   tensorflow::Output lr, decay, scale, momentum, beta1, beta2, epsilon;
 };
 
-// Updates the weight by the gradient; `after` has what that must wait for. Declares what the rule
+// Updates the weight with the gradient, after the operations in `after`. Declares what the rule
 // keeps: slots NAME/momentum, NAME/m, NAME/v, the number of steps NAME/count and, where gradients
 // are accumulated over a cycle, their sum NAME/sum.
 tensorflow::Operation ApplyRule(const GraphContext& graph, const TrainingClock& clock,

@@ -42,7 +42,7 @@ Output Variables::Declare(const tensorflow::Scope& scope, const std::string& nam
   for (const SavedVariable& saved : saved_) {
     if (saved.name == name) {
       scope.UpdateStatus(absl::InvalidArgumentError(absl::StrCat(
-          "`name` must be new. Received: name=", name, ", which is declared already")));
+          "`name` must be new. Received: name=", name, ", which is already declared")));
     }
   }
   if (!scope.ok()) return Output();

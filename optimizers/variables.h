@@ -11,8 +11,8 @@
 
 namespace late_phase {
 
-// What a variable is to the run, and so whether it goes along when another run starts from this
-// one's weights.
+// The role of a variable in the run, and so whether it is taken over when another run starts from
+// this one's weights.
 enum class VariableKind {
   kModel,     // a base weight, or a state of StateKind::kModel
   kMembers,   // the same with a row per member
@@ -22,7 +22,7 @@ enum class VariableKind {
 };
 
 // A variable as checkpoints see it: the node that reads it, and the placeholder and target that
-// restore it. A value that is not zero starts through these, too.
+// restore it. Initial values other than zero are also set through these.
 struct SavedVariable {
   std::string name, read, placeholder, restore;
   tensorflow::DataType dtype;
@@ -56,7 +56,7 @@ class Variables {
   std::vector<tensorflow::Operation> zeros_;
 };
 
-// Zeros that are made when they are asked for: a constant would stay in the graph.
+// Zeros that are made on demand: a constant would stay in the graph.
 tensorflow::Output ZerosInGraph(const tensorflow::Scope& scope, tensorflow::DataType dtype,
                                 const tensorflow::TensorShape& shape);
 

@@ -44,7 +44,7 @@ bool AmxIsAnnounced() {
 unsigned TilePalette() {
   unsigned eax = 0;
 #if defined(__x86_64__)
-  // Asked as oneDNN asks, also where the processor's answers end before this one.
+  // Queried as oneDNN does, even where the processor's leaves end before this one.
   unsigned ebx, ecx, edx;
   __cpuid_count(0x1d, 0, eax, ebx, ecx, edx);
 #endif
@@ -53,8 +53,8 @@ unsigned TilePalette() {
 
 void MultiplyTiles(unsigned palette) {
 #if defined(__x86_64__)
-  // Linux wants to be asked for the tiles' memory: ARCH_REQ_XCOMP_PERM. Its answer is not the
-  // point.
+  // Linux must be asked for the tiles' memory (ARCH_REQ_XCOMP_PERM). Its answer does not
+  // matter.
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   syscall(SYS_arch_prctl, kRequestPermission, kTileData);
   TileConfiguration configuration;
@@ -74,7 +74,7 @@ void MultiplyTiles(unsigned palette) {
 }
 
 bool RunsInChild(void (*instructions)()) {
-  // A fork whose end sends no SIGCHLD: the program around us may have a handler for it, and may
+  // A fork whose exit sends no SIGCHLD: the surrounding program may have a handler for it, and may
   // wait for any child.
   const long child = syscall(SYS_clone, 0L, 0L, 0L, 0L, 0L);
   if (child == 0) {

@@ -42,7 +42,7 @@ CpuTarget Choose() {
                    wish, CpuTargetName(machine));
     }
   }
-  libxsmm_init();  // or the first product would, and forget what is set here
+  libxsmm_init();  // or else the first product would, discarding what is set here
   switch (target) {
     case CpuTarget::kBaseline:
       // No generated code at all: products run the portable loops of matmul.cc.

@@ -10,7 +10,7 @@
 #ifndef LATE_PHASE_KERNELS_CPU_CPU_TARGET_H_
 #define LATE_PHASE_KERNELS_CPU_CPU_TARGET_H_
 
-// Of Highway's x86 targets we build AVX2, AVX3 (AVX-512) and the portable baseline. Must stand
+// Of Highway's x86 targets we build AVX2, AVX3 (AVX-512) and the portable baseline. Must come
 // before a file's first Highway include.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 
@@ -27,10 +27,10 @@ const char* CpuTargetName(CpuTarget target);
 
 }  // namespace late_phase
 
-// Address of FUNCTION, defined in late_phase::HWY_NAMESPACE, as compiled for the chosen target. To
-// be used within namespace late_phase, in the HWY_ONCE part of a file. We choose by ourselves
+// Address of FUNCTION, defined in late_phase::HWY_NAMESPACE, compiled for the chosen target. To
+// be used within namespace late_phase, in the HWY_ONCE part of a file. We choose it ourselves
 // because Highway's own table needs its shared library, and a plug-in that people copy around
-// should need nothing but TensorFlow.
+// should need only TensorFlow.
 #if defined(__x86_64__)
 #define LATE_PHASE_FOR_TARGET(FUNCTION)                                                    \
   (::late_phase::ChosenCpuTarget() == ::late_phase::CpuTarget::kAvx512 ? &N_AVX3::FUNCTION \

@@ -1,5 +1,5 @@
-// Rows of dz on their way into the weight gradients: one walk over them packs the panels of the
-// product and adds them up.
+// Prepares rows of dz for the weight gradients: one pass over them packs the panels of the product
+// and adds up the rows.
 #ifndef LATE_PHASE_KERNELS_CPU_GRADIENT_ROWS_H_
 #define LATE_PHASE_KERNELS_CPU_GRADIENT_ROWS_H_
 
@@ -20,7 +20,7 @@ struct GradientRowsArgs {
   int64_t sums_stride;
   const int32_t* tokens;      // [rows] or null
   const T* scales = nullptr;  // [rows] or null: row r of dz is first multiplied by scales[r]
-  int64_t padding = 0;        // so many columns of zeros are packed after the last one
+  int64_t padding = 0;        // this many columns of zeros are packed after the last one
 };
 
 template <typename T>

@@ -20,7 +20,7 @@ namespace late_phase {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Highway's Exp and Tanh answer NaN with a number.
+// Highway's Exp and Tanh turn NaN into a number.
 template <class V>
 V KeepNaN(V x, V result) {
   return hn::IfThenElse(hn::IsNaN(x), x, result);

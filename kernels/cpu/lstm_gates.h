@@ -6,7 +6,7 @@
 //   i = σ(z_i)  f = σ(z_f)  g = tanh(z_g)  o = σ(z_o)
 //   c' = f ∘ c + i ∘ g
 //   h' = o ∘ tanh(c')
-// NaN goes in and comes out: a diverged run must show in its loss.
+// NaN propagates, so that a diverged run shows in its loss.
 #ifndef LATE_PHASE_KERNELS_CPU_LSTM_GATES_H_
 #define LATE_PHASE_KERNELS_CPU_LSTM_GATES_H_
 
@@ -21,8 +21,8 @@ template <typename T>
 struct LstmGatesForwardArgs {
   int64_t rows;  // of every array below; all arrays are dense
   int64_t H;
-  T* z;             // [rows, 4·H] pre-activations, but for what `input` adds
-  bool keep_gates;  // overwrite z by the gates; otherwise z is left as it is
+  T* z;             // [rows, 4·H] pre-activations, except for what `input` adds
+  bool keep_gates;  // overwrite z with the gates; otherwise z is unchanged
   const T* input;  // [·, 4·H]: row tokens[n] is added to row n of z, or row 0, the bias, if tokens
                    // is null
   const int32_t* tokens;  // [rows] or null

@@ -9,8 +9,8 @@
 namespace late_phase {
 namespace {
 
-// libxsmm thinks in columns, we in rows. Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ, so the panel
-// is its first operand.
+// libxsmm is column-major, we are row-major. Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ, so the
+// panel is its first operand.
 template <typename T, typename Dispatch>
 auto Generate(const MatmulShape& s, int64_t columns, Dispatch dispatch)
     -> void (*)(const T*, const T*, T*) {
@@ -36,7 +36,7 @@ auto GenerateFor(const MatmulShape& s, int64_t columns, double) {
   return Generate<double>(s, columns, libxsmm_dmmdispatch);
 }
 
-// C[:, :columns] (+)= A·panel, where no generated kernel is to be had.
+// C[:, :columns] (+)= A·panel, where there is no generated kernel.
 template <typename T>
 void PortablePanel(const MatmulShape& s, int64_t columns, const T* a, const T* panel, T* c) {
   const int64_t row_stride = s.transpose_a ? 1 : s.lda, column_stride = s.transpose_a ? s.lda : 1;

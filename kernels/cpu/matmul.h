@@ -3,10 +3,10 @@
 //
 // A recurrent network multiplies the same weights at every time step, so the usual packing of B
 // inside each product, a copy of the whole matrix per step, is done once per call here. The inner
-// kernels are libxsmm's, generated at run time for the machine (docs/matmul.md has the comparison
-// with OpenBLAS, oneDNN and Eigen); without AVX2 portable loops take their place. Single-threaded:
-// the caller splits the work. The order in which an element of C is summed depends on the shape
-// alone.
+// kernels are libxsmm's, generated at run time for the machine (docs/benchmarks.md has the
+// comparison with OpenBLAS, oneDNN and Eigen); without AVX2, portable loops take their place.
+// Single-threaded: the caller divides the work. The order in which an element of C is summed
+// depends only on the shape.
 #ifndef LATE_PHASE_KERNELS_CPU_MATMUL_H_
 #define LATE_PHASE_KERNELS_CPU_MATMUL_H_
 
@@ -16,7 +16,7 @@
 namespace late_phase {
 
 // Panels: B [K, N] cut into blocks of kPanelWidth columns (the last one narrower), each block
-// stored row by row without gaps, one block after the other. K·N elements in all.
+// stored row by row without gaps, one block after the other. K·N elements in total.
 constexpr int64_t kPanelWidth = 32;
 
 inline int64_t PanelCount(int64_t N) { return (N + kPanelWidth - 1) / kPanelWidth; }
@@ -54,7 +54,7 @@ struct MatmulShape {
   bool add;          // C += A·B instead of C = A·B
 };
 
-// A product of fixed shape, ready to run any number of times from any thread. Cheap to make (a
+// A product of fixed shape, ready to run any number of times from any thread. Cheap to construct (a
 // look-up) after the first of its shape in the process.
 template <typename T>
 class Matmul {

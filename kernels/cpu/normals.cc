@@ -1,5 +1,5 @@
 // The loops are compiled once per instruction set: foreach_target.h includes this file again for
-// each. With -ffp-contract=off (kernels/BUILD) every one, and CUDA, gives the same bits.
+// each. With -ffp-contract=off (kernels/BUILD) all of them, and CUDA, give the same bits.
 #include "kernels/cpu/normals.h"
 
 #include "kernels/cpu/cpu_target.h"
@@ -18,8 +18,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The Philox function of kernels/philox_normal.h for the counters of one chunk of a row:
-// words[n][j] is word n of counter j. Spelled out because the compiler finds no use for the 32-bit
-// widening product; integers, so the bits are the same.
+// words[n][j] is word n of counter j. Written by hand because the compiler does not use the 32-bit
+// widening product; these are integers, so the bits are the same.
 void ChunkWords(const NormalStream& stream, uint32_t row, int64_t chunk,
                 uint32_t (*HWY_RESTRICT words)[kNormalStride]) {
 #if HWY_TARGET == HWY_SCALAR
@@ -45,7 +45,7 @@ void ChunkWords(const NormalStream& stream, uint32_t row, int64_t chunk,
   const V c3_start = hn::Set(d, stream.row_offset[1]);
   const V multiplier0 = hn::Set(d, kPhiloxMultiplier0),
           multiplier1 = hn::Set(d, kPhiloxMultiplier1);
-  // Two vectors at a time: a round waits for its products, the other vector's fill the gap.
+  // Two vectors at a time: while a round waits for its products, the other vector fills the gap.
   for (size_t j = 0; j < kNormalStride; j += 2 * lanes) {
     V a0 = hn::Iota(d, static_cast<uint32_t>(first + j)),
       b0 = hn::Iota(d, static_cast<uint32_t>(first + j + lanes));

@@ -1,8 +1,8 @@
 // How a core runs work on several threads without owning any.
 //
 // The caller supplies the threads: an OpKernel hands over TensorFlow's intra-op pool
-// (kernels/op_kernel/cpu_device.h), a test runs tasks in line. Tasks of one call never wait for
-// each other, so any pool, also one with a single free thread, finishes them.
+// (kernels/op_kernel/cpu_device.h), a test runs tasks inline. Tasks of one call never wait for
+// each other, so any pool finishes them, even one with a single free thread.
 #ifndef LATE_PHASE_KERNELS_CPU_PARALLEL_H_
 #define LATE_PHASE_KERNELS_CPU_PARALLEL_H_
 
@@ -37,7 +37,7 @@ struct Slice {
 constexpr int64_t kBlockElements = 16 * 1024;
 
 // Calls block(begin, end) for slices that cover [0, size), each starting at a multiple of
-// kBlockElements. Small arrays in line.
+// kBlockElements. Small arrays are processed inline.
 template <typename Block>
 void ForBlocks(int64_t size, const Parallel& parallel, const Block& block) {
   const int64_t blocks = (size + kBlockElements - 1) / kBlockElements;

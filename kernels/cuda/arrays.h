@@ -1,5 +1,5 @@
 // Arrays in device memory: copied, cleared, converted between 16-bit types and float. On a stream:
-// each function returns before its work is done, empty or with what went wrong.
+// each function returns before its work is done, empty or with an error message.
 #ifndef LATE_PHASE_KERNELS_CUDA_ARRAYS_H_
 #define LATE_PHASE_KERNELS_CUDA_ARRAYS_H_
 

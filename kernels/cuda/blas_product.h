@@ -1,4 +1,4 @@
-// A row-major matrix product as BLAS, which counts by columns, is asked for it.
+// A row-major matrix product in the terms of BLAS, which is column-major.
 #ifndef LATE_PHASE_KERNELS_CUDA_BLAS_PRODUCT_H_
 #define LATE_PHASE_KERNELS_CUDA_BLAS_PRODUCT_H_
 
@@ -8,7 +8,7 @@
 
 namespace late_phase {
 
-// Arrays read by columns are their own transposes, so that BLAS makes Cᵀ = Bᵀ·Aᵀ: its left operand
+// Arrays read by columns are their own transposes, so BLAS computes Cᵀ = Bᵀ·Aᵀ: its left operand
 // is B, its right one A, its result C.
 //   left [m,k] or transposed [k,m]     right [k,n] or transposed [n,k]     result [m,n]
 // with `left_stride` and so on from one column to the next.

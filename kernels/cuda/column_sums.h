@@ -1,12 +1,12 @@
-// Sums over the rows of a matrix, in an order that the shape decides alone: the same bits in every
-// run.
+// Sums over the rows of a matrix, in an order that depends only on the shape: the same bits in
+// every run.
 //
 // Two levels. The rows are cut into slices, and a block adds the rows of one slice in a tile of 32
-// columns: every warp a row at a time, 128 bytes of floats at once, then the warps' sums. A second
-// launch adds the slices' sums in the same way; where there is one slice, there is none.
+// columns: every warp a row at a time, 128 bytes of floats, then the warps' sums. A second
+// launch adds the slices' sums in the same way, unless there is only one slice.
 //
-// The matrix is read once, from memory: with 12,800 rows of 2000 floats 102 MB, on an A100 (1555
-// GB/s) 66 µs. 63 tiles of 64 slices are 4032 blocks of 8 warps, several for every place on the
+// The matrix is read from memory once: with 12,800 rows of 2000 floats 102 MB, on an A100 (1555
+// GB/s) 66 µs. 63 tiles of 64 slices are 4032 blocks of 8 warps, several for every slot on the
 // device; the sums of the slices, 0.5 MB written and read, are the second launch's 3 to 5 µs.
 // Estimated, not measured.
 #ifndef LATE_PHASE_KERNELS_CUDA_COLUMN_SUMS_H_
@@ -27,7 +27,8 @@ namespace late_phase {
 // Blocks that sum over rows: a warp, along x, per row.
 constexpr int kSumWarps = 8;
 
-// Of a block of [kSumWarps,kWarp] threads: the sum over y, in the threads of y = 0. All take part.
+// In a block of [kSumWarps,kWarp] threads: the sum over y, in the threads with y = 0. All take
+// part.
 template <typename S>
 __device__ __forceinline__ S SumOverWarps(S value) {
   __shared__ Shared<S, kSumWarps * kWarp> values;
@@ -43,7 +44,7 @@ __device__ __forceinline__ S SumOverWarps(S value) {
 
 constexpr int64_t ColumnTiles(int64_t columns) { return (columns + kWarp - 1) / kWarp; }
 
-// Rows of a slice are many to a thread, and slices enough to fill a device where columns are few.
+// A slice has many rows per thread, and there are enough slices to fill a device with few columns.
 inline int64_t ColumnSumSlices(int64_t rows) { return std::clamp<int64_t>(rows / 64, 1, 64); }
 
 // Elements of scratch.
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kSumWarps* kWarp)
   const int64_t tiles = ColumnTiles(columns);
   for (int64_t item = blockIdx.x; item < slices * tiles; item += gridDim.x) {
     const int64_t slice = item / tiles, column = item % tiles * kWarp + threadIdx.x;
-    const int64_t longer = rows % slices;  // the first slices have a row more
+    const int64_t longer = rows % slices;  // the first slices have one more row
     const int64_t begin = rows / slices * slice + (slice < longer ? slice : longer);
     const int64_t end = begin + rows / slices + (slice < longer ? 1 : 0);
     S sum = 0;

@@ -11,7 +11,7 @@ std::string DriverWarning(int toolkit, int driver) {
   if (driver == 0 || driver / 1000 >= major) return "";
   std::string text =
       "late_phase: the CUDA driver is too old for the GPU kernels: they were built with CUDA " +
-      CudaVersionText(toolkit) + ", the driver serves CUDA up to " + CudaVersionText(driver) +
+      CudaVersionText(toolkit) + ", the driver supports CUDA up to " + CudaVersionText(driver) +
       ". CPU kernels work. For the GPU, install a driver";
   if (major == 12) text += " of the 525 series or newer";
   if (major == 13) text += " of the 580 series or newer";

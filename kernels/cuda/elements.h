@@ -1,4 +1,4 @@
-// How a CUDA kernel reads and writes elements of arrays: several by one instruction, and 16-bit
+// How a CUDA kernel reads and writes elements of arrays: several per instruction, and 16-bit
 // types as floats.
 #ifndef LATE_PHASE_KERNELS_CUDA_ELEMENTS_H_
 #define LATE_PHASE_KERNELS_CUDA_ELEMENTS_H_
@@ -31,7 +31,7 @@ __device__ __forceinline__ BFloat16 Rounded<BFloat16>(float x) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
 }
 
-// Elements that are read or written by one instruction, if they are at most 16 bytes.
+// Elements that are read or written by one instruction, if they take at most 16 bytes.
 template <typename T, int kLanes>
 struct alignas(kLanes * sizeof(T)) Pack {
   T lane[kLanes];

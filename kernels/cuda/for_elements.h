@@ -1,4 +1,4 @@
-// A function of single elements on whole arrays, in one kernel for all such functions: a
+// Applies a function of single elements to whole arrays, with one kernel for all such functions: a
 // grid-stride loop over packs of elements (kernels/cuda/elements.h).
 //
 //   struct Negate {
@@ -19,7 +19,7 @@
 
 namespace late_phase {
 
-// At most 64 registers a thread: at least half of a multiprocessor's threads have work.
+// At most 64 registers per thread: at least half of a multiprocessor's threads have work.
 constexpr int kElementsThreads = 256, kElementsBlocks = 4;
 
 template <int kLanes, class Function>
@@ -42,8 +42,8 @@ template <int kLanes, class Function>
   return LaunchKernel({name, grid, kElementsThreads, 0, stream}, kernel, D, function);
 }
 
-// All D elements, `kLanes` at a time where every array is aligned to that, else one by one: a warp
-// joins the reads of single elements all the same.
+// All D elements, `kLanes` at a time where every array is aligned to that, else one by one; a warp
+// still coalesces the reads of single elements.
 template <int kLanes, class Function>
 [[nodiscard]] std::string ForElements(const char* name, int64_t D, bool aligned,
                                       const Function& function, cudaStream_t stream) {

@@ -13,8 +13,8 @@
 
 namespace late_phase {
 
-// Empty for success, else what went wrong. Takes the error back from the runtime: it is reported
-// here, and not once more by whoever asks next.
+// Empty on success, else an error message. Clears the runtime's error, since it is reported
+// here, so that the next caller does not see it again.
 [[nodiscard]] inline std::string CudaErrorText(const std::string& what, cudaError_t error) {
   if (error == cudaSuccess) return "";
   cudaGetLastError();
@@ -28,7 +28,7 @@ struct KernelLaunch {
   cudaStream_t stream;
 };
 
-// Empty, or what went wrong. On a GPU that is only what can be known before the kernel has run.
+// Empty, or an error message. On a GPU that covers only what is known before the kernel has run.
 template <typename... Parameters, typename... Arguments>
 [[nodiscard]] std::string LaunchKernel(const KernelLaunch& launch, void (*kernel)(Parameters...),
                                        Arguments&&... arguments) {
@@ -44,7 +44,7 @@ template <typename... Parameters, typename... Arguments>
 }
 
 // The grid for `blocks` blocks' work in a grid-stride loop: no more than the device runs at once,
-// so that none waits for a second round. Asks the runtime, which knows by heart: about a
+// so that no block waits for a second round. Asks the runtime, which caches the answer: about a
 // microsecond.
 template <typename... Parameters>
 unsigned GridForBlocks(int64_t blocks, void (*kernel)(Parameters...), int threads,

@@ -20,7 +20,7 @@ class CudaMatmul {
  public:
   virtual ~CudaMatmul() = default;
 
-  // Enqueued on the stream of the core's call. Empty, or what went wrong.
+  // Enqueued on the stream of the core's call. Empty, or an error message.
   [[nodiscard]] virtual std::string Run(const CudaProduct& product, const float* a, const float* b,
                                         float* c) const = 0;
   [[nodiscard]] virtual std::string Run(const CudaProduct& product, const double* a,

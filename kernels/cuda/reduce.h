@@ -19,7 +19,7 @@ struct Sum {
   }
 };
 
-// The larger number; NaN is none.
+// The larger number; NaN is ignored.
 struct Largest {
   template <typename S>
   __device__ __forceinline__ S operator()(S a, S b) const {
@@ -27,7 +27,7 @@ struct Largest {
   }
 };
 
-// Over the warp. Every lane adds the same pairs, a + b or b + a, hence has the same bits.
+// Over the warp. Every lane adds the same pairs, a + b or b + a, and so gets the same bits.
 template <typename S, class Operation>
 __device__ __forceinline__ S ReduceWarp(S value, Operation operation) {
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ __forceinline__ S ReduceBlock(S value, Operation operation) {
   value = of_warp[0];
 #pragma unroll
   for (int warp = 1; warp < kWarps; ++warp) value = operation(value, S(of_warp[warp]));
-  __syncthreads();  // whoever reduces next writes into the same array
+  __syncthreads();  // the next reduction writes into the same array
   return value;
 }
 

@@ -5,7 +5,7 @@
 namespace late_phase {
 namespace {
 
-// Never launched. Whether it can be loaded tells whether the library was built for the GPU at hand.
+// Never launched. It can be loaded only if the library was built for this GPU.
 __global__ void Probe() {}
 
 }  // namespace
@@ -23,7 +23,7 @@ CudaReport AskCuda() {
     cudaFuncAttributes attributes;
     report.has_code = cudaFuncGetAttributes(&attributes, Probe) == cudaSuccess;
   }
-  cudaGetLastError();  // the calls above may have failed by design: leave no error behind
+  cudaGetLastError();  // the calls above may fail by design: leave no error behind
   return report;
 }
 

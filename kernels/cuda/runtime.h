@@ -1,13 +1,13 @@
-// What the library knows about CUDA where it runs. Safe to ask on a machine without GPU or driver.
+// What the library knows about CUDA on this machine. Safe to call without a GPU or driver.
 #ifndef LATE_PHASE_KERNELS_CUDA_RUNTIME_H_
 #define LATE_PHASE_KERNELS_CUDA_RUNTIME_H_
 
 namespace late_phase {
 
-// As CUDA counts: 13000 is 13.0.
+// CUDA's numbering: 13000 is 13.0.
 struct CudaVersions {
   int toolkit;  // built with
-  int driver;   // the newest version the driver serves; 0: no driver
+  int driver;   // the newest version the driver supports; 0: no driver
 };
 
 struct CudaReport {
@@ -16,7 +16,7 @@ struct CudaReport {
   bool has_code;  // the library holds code for the first GPU; false without one
 };
 
-// Leaves the GPUs alone.
+// Does not touch the GPUs.
 CudaVersions AskCudaVersions();
 CudaReport AskCuda();
 

@@ -1,5 +1,5 @@
-// Shared memory of a CUDA kernel as types: plain arrays on a GPU, watched ones in the CUDA harness
-// (tests/cuda_harness), which finds races and reads of what was never written.
+// Shared memory of a CUDA kernel as types: plain arrays on a GPU, monitored ones in the CUDA
+// harness (tests/cuda_harness), which finds races and reads of uninitialised memory.
 //
 //   __shared__ Shared<float, 32> sums;          // declared in the kernel
 //   DynamicShared<float> rows(offset_bytes);    // part of the launch's shared_bytes, aligned to T

@@ -22,7 +22,7 @@
 
 namespace late_phase {
 
-// Tensors of type T as arrays of Element, which is T as it is stored, in which case nothing is
+// Tensors of type T as arrays of Element, which is T as stored, in which case nothing is
 // copied, or float for half types. After an error every method returns null and `status` says why.
 template <class Device, typename T, typename Element>
 class OpArrays {
@@ -44,8 +44,8 @@ class OpArrays {
     }
   }
 
-  // The input's values in an array that may be overwritten: its own buffer if nobody else reads it,
-  // else a copy.
+  // The input's values in an array that may be overwritten: its own buffer if nothing else reads
+  // it, else a copy.
   Element* Consumed(const char* name) {
     const tensorflow::Tensor* tensor = nullptr;
     if (!Keep(ctx_->input(name, &tensor))) return nullptr;
@@ -68,7 +68,7 @@ class OpArrays {
     }
   }
 
-  // The same, to be updated: what a core writes there reaches the tensor, at the latest in Finish.
+  // The same, for updating: what a core writes there reaches the tensor no later than in Finish.
   Element* Updated(tensorflow::Tensor* tensor, int64_t offset, int64_t size) {
     if constexpr (kWidened) {
       Element* wide = Widened(*tensor, offset, size);
@@ -91,8 +91,8 @@ class OpArrays {
     return Written(tensor);
   }
 
-  // An output of an input's shape, in its very buffer if nobody else reads that: the core must
-  // allow the two to be one array.
+  // An output of an input's shape, in the input's own buffer if nothing else reads it: the core
+  // must allow the two to be one array.
   Element* OutputOver(const char* input, const char* output) {
     const tensorflow::Tensor* given = nullptr;
     tensorflow::Tensor* tensor = nullptr;
@@ -175,10 +175,10 @@ class OpArrays {
   std::vector<Rounded> rounded_later_;
 };
 
-// In the type that is computed in.
+// Arrays of the type that is computed in.
 template <class Device, typename T>
 using WideArrays = OpArrays<Device, T, ComputeType<T>>;
-// As stored, where the device's cores can read that.
+// Arrays as stored, where the device's cores can read that.
 template <class Device, typename T>
 using StoredArrays = OpArrays<Device, T, typename Device::template Stored<T>>;
 

@@ -24,7 +24,7 @@ struct BatchNormAttrs {
   bool channels_first = false;  // data_format NCHW
 };
 
-// Of the forward direction alone.
+// Of the forward direction only.
 struct BatchNormStatisticsAttrs {
   double epsilon = 0, momentum = 0;
 };
@@ -40,8 +40,8 @@ template <typename Context>
                                                  other, ". Received: ", name, "=", value));
 }
 
-// Also holds the types against each other: U, of all arrays without rows, is float for half types
-// and else T itself.
+// Also checks the types against each other: U, that of all arrays without rows, is float for half
+// types and T itself otherwise.
 template <typename Context>
 [[nodiscard]] absl::StatusOr<BatchNormAttrs> GetBatchNormAttrs(Context* ctx,
                                                                const std::string& op) {

@@ -1,4 +1,4 @@
-// Hyper-parameters, inputs or attributes, and the ranges they must lie in.
+// Hyper-parameters, whether inputs or attributes, and the ranges they must lie in.
 #ifndef LATE_PHASE_KERNELS_OP_KERNEL_CHECK_RANGE_H_
 #define LATE_PHASE_KERNELS_OP_KERNEL_CHECK_RANGE_H_
 

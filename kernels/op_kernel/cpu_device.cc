@@ -17,8 +17,8 @@ using Array = Eigen::TensorMap<Eigen::Tensor<T, 1, Eigen::RowMajor, Eigen::Index
 
 using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
 
-// to[i] = from[i], by TensorFlow's threads. Eigen's own way to them waits on a condition variable,
-// which takes a libstdc++ newer than RHEL 9's.
+// to[i] = from[i], on TensorFlow's threads. Eigen's own way to use them waits on a condition
+// variable, which needs a libstdc++ newer than RHEL 9's.
 template <typename From, typename To>
 void Convert(tensorflow::OpKernelContext* ctx, int64_t size, const From* from, To* to) {
   constexpr int64_t kBlock = 1 << 15;  // values; some microseconds

@@ -17,7 +17,7 @@ namespace late_phase {
 class Cpu {
  public:
   static constexpr char kType[] = "CPU";
-  // As what its cores take arrays of type T that they could read as they are stored.
+  // The type in which its cores take arrays of type T that they could read as stored.
   template <typename T>
   using Stored = ComputeType<T>;
 
@@ -45,9 +45,9 @@ class Cpu {
     return absl::OkStatus();
   }
 
-  // Asks the system for huge pages under a large array that is about to be written as a whole. The
-  // memory of arrays beyond 32 MiB comes from the system anew for every call (mallopt(3),
-  // M_MMAP_THRESHOLD), and to be given it by 4 KiB takes longer than to write it.
+  // Asks the system for huge pages for a large array that is about to be written as a whole. Arrays
+  // beyond 32 MiB get fresh memory from the system in every call (mallopt(3), M_MMAP_THRESHOLD),
+  // and getting it in pages of 4 KiB takes longer than writing it.
   void BeforeWriting(void* data, size_t bytes) const;
 
  private:

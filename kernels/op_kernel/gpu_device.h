@@ -1,5 +1,5 @@
-// The GPU as a device of OpKernels (kernels/op_kernel/arrays.h): everything on TensorFlow's stream,
-// nothing waited for.
+// The GPU as a device of OpKernels (kernels/op_kernel/arrays.h): everything runs on TensorFlow's
+// stream, without waiting.
 #ifndef LATE_PHASE_KERNELS_OP_KERNEL_GPU_DEVICE_H_
 #define LATE_PHASE_KERNELS_OP_KERNEL_GPU_DEVICE_H_
 
@@ -17,7 +17,7 @@
 
 namespace late_phase {
 
-// Where a kernel's work goes. Made by gpu_stream.cc, in the CUDA harness by a stand-in for it.
+// Where a kernel's work goes. Made by gpu_stream.cc, or by a stand-in for it in the CUDA harness.
 struct GpuStream {
   CudaStream stream;
   std::unique_ptr<CudaMatmul> matmul;
@@ -27,7 +27,7 @@ GpuStream GetGpuStream(tensorflow::OpKernelContext* ctx);
 class Gpu {
  public:
   static constexpr char kType[] = "GPU";
-  // As what its cores take arrays of type T that they could read as they are stored.
+  // The type in which its cores take arrays of type T that they could read as stored.
   template <typename T>
   using Stored =
       std::conditional_t<std::is_same_v<T, Eigen::half>, Half,
@@ -38,11 +38,11 @@ class Gpu {
   CudaStream stream() const { return on_.stream; }
   const CudaMatmul& matmul() const { return *on_.matmul; }
 
-  // Of what a core returned.
+  // The status for what a core returned.
   [[nodiscard]] absl::Status ToStatus(const std::string& error) const;
 
-  // Values in device memory cannot be refused without a wait: the cores make NaN of what they
-  // touch.
+  // Values in device memory cannot be refused without waiting: the cores turn what they affect into
+  // NaN.
   [[nodiscard]] absl::Status CheckIndices(const std::string&, const char*, int64_t,
                                           const char*) const {
     return absl::OkStatus();

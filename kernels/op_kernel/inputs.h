@@ -1,4 +1,4 @@
-// The inputs of an OpKernel, held against what it expects. Scalars are in host memory on every
+// The inputs of an OpKernel, checked against what it expects. Scalars are in host memory on every
 // device.
 #ifndef LATE_PHASE_KERNELS_OP_KERNEL_INPUTS_H_
 #define LATE_PHASE_KERNELS_OP_KERNEL_INPUTS_H_
@@ -13,7 +13,8 @@
 
 namespace late_phase {
 
-// Holds all inputs against their rules, which are in the order of the signature. Returns the sizes.
+// Checks all inputs against their rules, which are in the order of the signature. Returns the
+// sizes.
 [[nodiscard]] absl::StatusOr<ShapeMatcher> CheckInputs(tensorflow::OpKernelContext* ctx,
                                                        const std::string& op,
                                                        absl::Span<const ShapeRule> rules);

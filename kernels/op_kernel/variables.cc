@@ -11,7 +11,7 @@ namespace late_phase {
 
 using tensorflow::Tensor;
 
-// The lock of a variable. Its class is deprecated in TensorFlow, which still has no other.
+// The lock of a variable. The class is deprecated in TensorFlow, which has no replacement.
 using MutexPointer = decltype(std::declval<tensorflow::Var&>().mu());
 
 absl::StatusOr<LockedVariables::Variable> LockedVariables::Find(const char* name) const {
@@ -24,7 +24,7 @@ absl::StatusOr<LockedVariables::Variable> LockedVariables::Find(const char* name
   }
   const tensorflow::ResourceHandle& handle = input->flat<tensorflow::ResourceHandle>()(0);
   Variable variable{name, nullptr};
-  // Refuses a handle of another device, too.
+  // Also refuses a handle of another device.
   const absl::Status status = tensorflow::LookupResource(ctx_, handle, &variable.var);
   if (status.ok()) return variable;
   const std::string text = absl::StrCat(
@@ -81,7 +81,7 @@ absl::Status LockedVariables::MakeWritable(absl::Span<const char* const> names, 
   for (const Variable& variable : variables_) {
     if (std::find(names.begin(), names.end(), variable.name) == names.end()) continue;
     Tensor* tensor = variable.var->tensor();
-    // In copy-on-read mode readers copy while they hold the lock, so nobody else has the buffer.
+    // In copy-on-read mode readers copy while they hold the lock, so no one else has the buffer.
     if (variable.var->copy_on_read_mode.load() || tensor->RefCountIsOne()) continue;
     Tensor own;
     tensorflow::AllocatorAttributes attributes;

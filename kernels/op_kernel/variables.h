@@ -1,5 +1,5 @@
-// Resource variables inside an OpKernel: looked up, checked, and locked as TensorFlow's own
-// training ops do it.
+// Resource variables inside an OpKernel: looked up, checked, and locked as in TensorFlow's own
+// training ops.
 //
 // All variables of an op are locked at once, in the order of their addresses, so that two ops never
 // wait for each other. A variable whose value a reader still holds gets a new buffer before it is
@@ -28,11 +28,11 @@ class LockedVariables {
   LockedVariables(tensorflow::OpKernelContext* ctx, std::string op)
       : ctx_(ctx), op_(std::move(op)) {}
 
-  // Looks up the resource inputs of these names and locks them, shared for reading or alone for
-  // writing, until this object goes. Call once. Fails if one has no value yet.
+  // Looks up the resource inputs of these names and locks them, shared for reading or exclusively
+  // for writing, until this object is destroyed. Call once. Fails if one has no value yet.
   [[nodiscard]] absl::Status Lock(absl::Span<const char* const> names, Access access);
 
-  // The value of a locked variable, which must be of this type; DT_INVALID takes any.
+  // The value of a locked variable, which must be of this type; DT_INVALID accepts any.
   [[nodiscard]] absl::StatusOr<tensorflow::Tensor*> Get(const char* name,
                                                         tensorflow::DataType dtype);
 
@@ -59,7 +59,7 @@ class LockedVariables {
   tensorflow::OpKernelContext* ctx_;
   std::string op_;
   std::vector<Variable> variables_;
-  // After the variables, so that locks are released before the mutexes may go.
+  // Declared after the variables, so that locks are released before the mutexes can be destroyed.
   std::deque<tensorflow::mutex_lock> exclusive_;
   std::deque<tensorflow::tf_shared_lock> shared_;
 };

@@ -30,16 +30,16 @@ double MemoryBytes(const CifarOptions& options, const CifarData& data, const Net
   numbers.members = options.parts.all ? size.parameters : size.member_parameters;
   numbers.base = size.parameters - numbers.members;
   numbers.slots = 1;
-  // A BatchEnsemble keeps what goes into its factors, too.
+  // A BatchEnsemble also keeps the inputs of its factors.
   const double kept = options.batch_ensemble() ? 2 * size.kept : size.kept;
   numbers.minibatch = kept * options.batch;
-  // All that was read stays, also what no part of the division uses.
+  // Everything that was read stays in memory, even images that no split uses.
   const double pixels =
       ImageView(data.images->training).bytes() + 1.0 * ImageView(data.images->test).bytes();
   return TrainingBytes(numbers, late_phase, options.dtype == "float64" ? 8 : 4, pixels);
 }
 
-// The one form of kernels that the options ask for.
+// The form of kernels that the options select; at most one may be selected.
 absl::StatusOr<KernelForm> ChooseKernelForm(const CifarOptions& options) {
   std::vector<std::string> asked;
   KernelForm form = KernelForm::kPlain;
@@ -146,8 +146,8 @@ absl::Status Cifar::Plan() {
   network_.shakedrop = options_.shakedrop;
   network_.ensemble = options_.members;
   TF_ASSIGN_OR_RETURN(network_.kernels, ChooseKernelForm(options_));
-  // A BatchEnsemble's members share BatchNorm, and have rows of all the rest without being
-  // late-phase. Where gradients are accumulated all weights take the same rare steps.
+  // A BatchEnsemble's members share BatchNorm, and have their own rows of everything else without
+  // being late-phase. Where gradients are accumulated, all weights take the same infrequent steps.
   const bool accumulates = options_.at_t0() == AtT0::kAccumulate;
   if (options_.batch_ensemble() || accumulates) options_.parts = {false, false, false};
   // The mean gradient of K minibatches has 1/K of their variance, and so has SGD at 1/K of the
@@ -155,7 +155,7 @@ absl::Status Cifar::Plan() {
   if (options_.late_rate == 0) options_.late_rate = 1.0 / options_.members;
   if (accumulates && network_.kernels != KernelForm::kPlain) {
     return absl::InvalidArgumentError(
-        "the control accumulation must be of plain kernels, none of whose weights have members. "
+        "the control accumulation must have plain kernels, whose weights have no members. "
         "Received: late_rank1 or hypernetwork");
   }
   TF_ASSIGN_OR_RETURN(plan_, PlanTraining(options_, batches_.steps_per_epoch()));
@@ -219,7 +219,7 @@ absl::Status Cifar::BuildTraining() {
 }
 
 absl::StatusOr<std::unique_ptr<Run>> Cifar::MakeRun(int threads) {
-  // What decides over the minibatches; the rest is in the graph.
+  // What determines the minibatches; the rest is in the graph.
   const Augmentation& augmentation = options_.augmentation;
   Settings settings = {{"steps_per_epoch", absl::StrCat(plan_.steps_per_epoch)},
                        {"dataset", options_.dataset},

@@ -1,5 +1,5 @@
 // The paper's CIFAR experiments as a Task: an image network trained by SGD with Nesterov momentum,
-// its BatchNorm and last layer with members, measured by accuracy, NLL and calibration.
+// with members of its BatchNorm and last layer, measured by accuracy, NLL and calibration.
 //
 // Three models: "base" has one member; "late-phase" is base until T0 and has K members from then
 // on; "batch-ensemble" has K members from the start, among which each minibatch is divided. The
@@ -36,26 +36,26 @@ struct CifarOptions : Recipe {
   double alpha = 200, shakedrop = 0.5;  // of a PyramidNet
   double dropout = 0;
   LatePhaseParts parts;       // which have members
-  bool late_rank1 = false;    // so have rank-1 factors of the kernels
-  bool hypernetwork = false;  // makes the kernels of a WRN; its embeddings have members
+  bool late_rank1 = false;    // rank-1 factors of the kernels have members, too
+  bool hypernetwork = false;  // it makes the kernels of a WRN; its embeddings have members
   int64_t batch = 128;
   Augmentation augmentation;
-  // Constant until anneal_start, then linear from epoch to epoch down to final_learning_rate, where
-  // it arrives at anneal_end.
+  // Constant until anneal_start, then linear from epoch to epoch down to final_learning_rate, which
+  // it reaches at anneal_end.
   double learning_rate = 0.1, final_learning_rate = 0.001;
   double anneal_start = 100, anneal_end = 180;  // epochs
-  // Or in steps, multiplied by drop_factor at each of these epochs; 0 alone: annealed.
+  // Or in steps: multiplied by drop_factor at each of these epochs; 0 alone: annealed.
   std::vector<int64_t> drop_epochs = {0};
   double drop_factor = 0.2;
   double momentum = 0.9;
   double weight_decay = 5e-4;
-  double member_weight_decay = -1;  // of the members, from T0 on; -1: as weight_decay
-  bool reestimate = false;          // BatchNorm statistics of the collapsed weights, too
+  double member_weight_decay = -1;  // of the members, from T0 on; -1: same as weight_decay
+  bool reestimate = false;  // re-estimate the BatchNorm statistics of collapsed weights, too
 
   bool batch_ensemble() const { return model == "batch-ensemble"; }
 };
 
-// The images of a run, divided.
+// The images of a run, in splits.
 struct CifarData {
   int64_t classes = 0;
   std::shared_ptr<const CifarImages> images;  // which other runs may share
@@ -69,7 +69,7 @@ struct CifarData {
 
 using Probabilities = std::vector<double>;  // [images, classes]
 
-// With what a prediction is made.
+// Which network makes a prediction.
 struct Prediction {
   WeightSet set = WeightSet::kCollapsed;
   int32_t member = 0;  // of kCurrent
@@ -97,15 +97,15 @@ class Cifar : public Task {
   absl::StatusOr<Metrics> Evaluate(Run* run, Split split, WeightSet set, int32_t member) override;
   absl::StatusOr<MemberMetrics> EvaluateMembers(Run* run, Split split) override;
 
-  // The probabilities of any images. A BatchEnsemble is not one network: but for kCurrent its
+  // The probabilities of any images. A BatchEnsemble is not one network: except for kCurrent, its
   // prediction is the mean of its members'.
   absl::StatusOr<Probabilities> Predict(Run* run, const ImageView& images, const Prediction& how);
 
-  // Other weights in this network's place, and what they predict.
+  // For evaluating other weights in place of this network's.
   TrialWeights* trial_weights() { return trial_weights_.get(); }
   absl::StatusOr<Probabilities> PredictTrial(Run* run, const ImageView& images);
-  // The BatchNorm statistics of what is assigned, estimated by one pass over the training images;
-  // to be assigned, too.
+  // The BatchNorm statistics of the assigned weights, estimated in one pass over the training
+  // images; they are to be assigned as well.
   absl::StatusOr<TrialWeights::Plain> EstimateTrialStatistics(Run* run);
 
  private:
@@ -114,14 +114,14 @@ class Cifar : public Task {
     std::string name;            // of the BatchNorm
     std::string mean, variance;  // outputs
   };
-  // The network on a set of weights: what is fed, and what is fetched.
+  // The network with one set of weights: what is fed, and what is fetched.
   struct EvaluatedNetwork {
     std::string pixels, member;
     std::string noise;                   // of a dropout network
-    std::string logits, sampled_logits;  // sampled: by MC-dropout
+    std::string logits, sampled_logits;  // sampled: with MC-dropout
     std::vector<Estimated> norms;
   };
-  // Each member's, and their mean.
+  // Each member's probabilities, and their mean.
   struct MemberProbabilities {
     std::vector<Probabilities> members;
     Probabilities mean;
@@ -133,7 +133,7 @@ class Cifar : public Task {
   [[nodiscard]] absl::Status BuildTraining();
   EvaluatedNetwork BuildEvaluation(WeightSet set);
   void BuildTrialWeights();
-  // States for the statistics that are estimated.
+  // States for the estimated statistics.
   void DeclareStoredStatistics(const DeclaredWeights& declared);
   // Of the members.
   Schedule MemberDecay() const;

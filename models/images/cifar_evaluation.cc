@@ -1,5 +1,5 @@
-// The half of models/images/cifar.h that evaluates: the networks of each set of weights, BatchNorm
-// statistics that are estimated for them, predictions and their metrics.
+// The evaluating half of models/images/cifar.h: the network for each set of weights, the BatchNorm
+// statistics estimated for it, predictions and their metrics.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +24,7 @@ using tensorflow::TensorShape;
 
 namespace {
 
-// Images of an evaluation at a time.
+// Images evaluated at a time.
 constexpr int64_t kEvaluated = 250;
 
 Tensor SampleNoise(int64_t seed, int64_t sample, int64_t part) {
@@ -36,7 +36,7 @@ Tensor SampleNoise(int64_t seed, int64_t sample, int64_t part) {
 
 }  // namespace
 
-// Averages over time were never trained as they are, so they have no statistics of their own.
+// Averages over time were never trained as such, so they have no statistics of their own.
 bool Cifar::Reestimates(WeightSet set) const {
   if (set == WeightSet::kSwa) return plan_.late_phase.swa_start >= 0;
   return set == WeightSet::kCollapsed && options_.reestimate;
@@ -78,7 +78,7 @@ Cifar::EvaluatedNetwork Cifar::BuildEvaluation(WeightSet set) {
         fed("noise", tensorflow::DT_INT64, {2}, scope_.WithDevice("/device:CPU:0"), &built.noise);
     built.sampled_logits = logits(statistics, noise);
   }
-  // Current weights keep their running statistics, but for what is assigned in their place.
+  // Current weights keep their running statistics, except for those assigned in their place.
   if (scope_.ok() && (Reestimates(set) || set == WeightSet::kCurrent)) {
     logits(Statistics::kMinibatch);
   }
@@ -102,7 +102,7 @@ void Cifar::BuildTrialWeights() {
   trial_weights_ = std::make_unique<TrialWeights>(weights_.get(), statistics);
 }
 
-// One pass over the training images, the minibatches of the first epoch. Each counts by its images.
+// One pass over the training images, in the minibatches of the first epoch, weighted by their size.
 absl::StatusOr<std::vector<Tensor>> Cifar::Estimate(Run* run, WeightSet set) {
   TrainingBatches batches(data_->training, data_->statistics, options_.augmentation, options_.batch,
                           options_.seed);

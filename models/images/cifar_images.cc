@@ -18,13 +18,13 @@
 namespace late_phase {
 namespace {
 
-// What is published as the binary version of a set.
+// The published binary version of a set.
 struct Publication {
   const char* name;
   int64_t classes;
   int64_t label_bytes;             // of a record; the last of them is the label
   int64_t most_records;            // of a file
-  std::vector<std::string> files;  // of training, and at last of the test
+  std::vector<std::string> files;  // training files, then the test file
   const char* folder;
   const char* archive;
   const char* md5;  // of the archive
@@ -55,7 +55,7 @@ const Publication& FindPublication(CifarSet set) {
 }
 
 struct File {
-  std::string place;  // for complaints
+  std::string place;  // for error messages
   std::vector<uint8_t> bytes;
 };
 
@@ -73,7 +73,7 @@ std::string CheckSize(const Publication& published, const std::string& place, in
          " bytes";
 }
 
-// The following two read those of the published files that are there; files: [published.files].
+// The following two read those of the published files that exist; files: [published.files].
 
 std::string ReadFolder(const Publication& published, const std::filesystem::path& folder,
                        std::vector<File>* files) {
@@ -97,8 +97,8 @@ std::string ReadFolder(const Publication& published, const std::filesystem::path
   return "";
 }
 
-// A gzip file, block by block. libarchive could unpack it, but does not compare checksums: damage
-// would become pixels. zlib does.
+// A gzip file, block by block. libarchive could unpack it, but does not verify checksums, so damage
+// would become pixels. zlib verifies them.
 class GzipFile {
  public:
   explicit GzipFile(const std::filesystem::path& path)
@@ -111,13 +111,13 @@ class GzipFile {
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
 
-  // The size of the next block, 0 at the end, -1 after a complaint.
+  // The size of the next block; 0 at the end, -1 after an error.
   int64_t Next() {
     if (!complaint_.empty()) return -1;
     const int bytes = gzread(file_, block_.data(), static_cast<unsigned>(block_.size()));
     int state = Z_OK;
     const char* message = gzerror(file_, &state);  // begins with the path
-    // A file that ends too early is such a state, but not a negative number of bytes.
+    // A file that ends too early sets this state, but does not give a negative number of bytes.
     if (state != Z_OK && state != Z_STREAM_END) complaint_ = message;
     return complaint_.empty() ? bytes : -1;
   }
@@ -163,7 +163,7 @@ std::string ReadArchive(const Publication& published, const std::filesystem::pat
     if (found == published.files.end()) continue;
     File& file = (*files)[found - published.files.begin()];
     const std::string place = name + " in " + path.string();
-    if (!file.bytes.empty()) return place + " is there twice";
+    if (!file.bytes.empty()) return place + " appears twice";
     const int64_t size = archive_entry_size(entry);
     const std::string complaint = CheckSize(published, place, size);
     if (!complaint.empty()) return complaint;
@@ -176,7 +176,7 @@ std::string ReadArchive(const Publication& published, const std::filesystem::pat
   return gzip.complaint();
 }
 
-// Appends to pixels and labels, which have the room.
+// Appends to pixels and labels, which have the capacity.
 std::string Decode(const Publication& published, const File& file, LabelledImages* images) {
   const int64_t records = file.bytes.size() / published.record_bytes();
   const uint8_t* record = file.bytes.data();
@@ -193,7 +193,7 @@ std::string Decode(const Publication& published, const File& file, LabelledImage
   return "";
 }
 
-// Joins the files [begin, end) and frees each when it is done with.
+// Joins the files [begin, end), freeing each when it is done with it.
 std::string Decode(const Publication& published, std::vector<File>::iterator begin,
                    std::vector<File>::iterator end, LabelledImages* images) {
   int64_t records = 0;

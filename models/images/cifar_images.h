@@ -20,12 +20,12 @@ struct CifarImages {
   LabelledImages training, test;  // labels are in [0, classes)
 };
 
-// `path` is the folder with the files, or the archive (.tar.gz) with them, in whatever folder of
+// `path` is the folder with the files, or the archive (.tar.gz) with them, in any folder of
 // the archive, or a folder that holds either under the name it is published with. Files may have
 // fewer records than published, but not more, so memory is bounded whatever an archive claims.
 //
-// Returns the complaint, or an empty string; after a complaint *images is as it was. The complaint
-// says what is wrong with which file, which files are expected and where to get them.
+// Returns an error message, or an empty string; on an error *images is unchanged. The message says
+// what is wrong with which file, which files are expected and where to get them.
 [[nodiscard]] std::string ReadCifar(CifarSet set, const std::string& path, CifarImages* images);
 
 }  // namespace late_phase

@@ -27,8 +27,8 @@ inline void DecodeCifarImage(const uint8_t* planes, uint8_t* pixels) {
   }
 }
 
-// The first `size` bytes of a file. Returns the complaint, which begins with the path, or an empty
-// string.
+// The first `size` bytes of a file. Returns an error message, which begins with the path, or an
+// empty string.
 [[nodiscard]] inline std::string ReadBytes(const std::filesystem::path& path, int64_t size,
                                            std::vector<uint8_t>* bytes) {
   bytes->resize(static_cast<size_t>(size));

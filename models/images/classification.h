@@ -17,7 +17,7 @@ namespace late_phase {
 // logits: [classes], read. probabilities: [classes], written; may be the logits.
 void Softmax(const double* logits, int64_t classes, double* probabilities);
 
-// Collects predictions, then tells the metrics over all of them; NaN while there are none.
+// Collects predictions, then gives the metrics over all of them; NaN while there are none.
 class ClassificationMetrics {
  public:
   explicit ClassificationMetrics(int64_t classes) : classes_(classes) {}
@@ -29,11 +29,10 @@ class ClassificationMetrics {
 
   int64_t count() const { return count_; }
 
-  // The share of predictions whose largest probability, the first one if several are, is the
-  // label's.
+  // The share of predictions whose largest probability (the first one in a tie) is the label's.
   double accuracy() const;
 
-  // The mean of −ln(probability of the label). A probability below the least positive normal
+  // The mean of −ln(probability of the label). A probability below the smallest positive normal
   // number, 2.2e-308, counts as that: one that was rounded to 0 costs 708 nats, not infinitely
   // many.
   double nll() const;
@@ -46,7 +45,7 @@ class ClassificationMetrics {
   // |accuracy − mean confidence| · share of the predictions.
   double ece() const;
 
-  // What a reliability diagram shows of a bin; NaN for an empty one. Predictions with a NaN are in
+  // What a reliability diagram shows for a bin; NaN for an empty one. Predictions with a NaN are in
   // none.
   struct Reliability {
     int64_t count = 0;
@@ -70,7 +69,7 @@ class ClassificationMetrics {
   std::array<Bin, 15> bins_;
 };
 
-// Of predictions for images. probabilities: [images, classes].
+// The metrics of predictions for images. probabilities: [images, classes].
 ClassificationMetrics Classify(const std::vector<double>& probabilities, const ImageView& images);
 
 }  // namespace late_phase

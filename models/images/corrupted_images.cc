@@ -40,7 +40,7 @@ std::string CorruptedImages::Check(const std::string& folder, int64_t classes) {
     if (!complaint.empty()) return complaint;
     if (file.dtype() != "|u1" || file.shape() != std::vector<int64_t>{rows, 32, 32, 3}) {
       return file.path() + " is " + file.Text() + " instead of |u1[" + std::to_string(rows) +
-             ",32,32,3], as many as labels";
+             ",32,32,3], one image per label";
     }
   }
   return "";

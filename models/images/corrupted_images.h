@@ -1,6 +1,6 @@
 // Test images under fifteen corruptions of five severities each, in the layout in which CIFAR-10-C
-// and CIFAR-100-C are published. No TensorFlow. Such files of our own:
-// python/late_phase_cli/corruptions.py.
+// and CIFAR-100-C are published. No TensorFlow. python/late_phase_cli/corruptions.py generates such
+// files.
 //
 // A folder holds NAME.npy, uint8 [5·n, 32, 32, 3], for each corruption, the n images of severity 1
 // first; and labels.npy, [5·n].
@@ -17,7 +17,7 @@
 namespace late_phase {
 
 constexpr int64_t kSeverities = 5;
-// In the order of the publication: noise, blur, weather, digital.
+// In the published order: noise, blur, weather, digital.
 constexpr std::array<const char*, 15> kCorruptions = {"gaussian_noise",
                                                       "shot_noise",
                                                       "impulse_noise",
@@ -36,15 +36,15 @@ constexpr std::array<const char*, 15> kCorruptions = {"gaussian_noise",
 
 class CorruptedImages {
  public:
-  // Checks every file of the folder. Returns the complaint, or an empty string.
+  // Checks every file of the folder. Returns an error message, or an empty string.
   [[nodiscard]] std::string Open(const std::string& folder, int64_t classes);
 
   int64_t count() const { return count_; }  // n
   // Where they come from: the text of source.txt, which python/late_phase_cli/corruptions.py
-  // writes; else the folder.
+  // writes, or else the folder.
   const std::string& source() const { return source_; }
 
-  // severity: 1 to 5. Returns the complaint, or an empty string.
+  // severity: 1 to 5. Returns an error message, or an empty string.
   [[nodiscard]] std::string Read(const std::string& corruption, int64_t severity,
                                  LabelledImages* images) const;
 

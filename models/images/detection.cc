@@ -17,7 +17,7 @@ double Entropy(const double* probabilities, int64_t classes) {
 }
 
 double Auroc(const std::vector<double>& negatives, const std::vector<double>& positives) {
-  std::vector<std::pair<double, bool>> scores;  // score, whether of a positive
+  std::vector<std::pair<double, bool>> scores;  // score, whether it is a positive's
   scores.reserve(negatives.size() + positives.size());
   for (const double score : negatives) scores.emplace_back(score, false);
   for (const double score : positives) scores.emplace_back(score, true);
@@ -25,8 +25,8 @@ double Auroc(const std::vector<double>& negatives, const std::vector<double>& po
                                [](const auto& score) { return std::isnan(score.first); });
   if (nan) return std::numeric_limits<double>::quiet_NaN();
   std::sort(scores.begin(), scores.end());
-  // Wins of the positives, doubled so that a half is whole: up to 2·n·m, which fits.
-  int64_t wins = 0, below = 0;  // negatives below the scores at hand
+  // Wins of the positives, doubled so that halves are integers: up to 2·n·m, which fits.
+  int64_t wins = 0, below = 0;  // negatives below the current scores
   for (size_t begin = 0, end = 0; begin < scores.size(); begin = end) {
     int64_t equal[2] = {0, 0};
     for (; end < scores.size() && scores[end].first == scores[begin].first; ++end) {

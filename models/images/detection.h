@@ -8,17 +8,18 @@
 
 namespace late_phase {
 
-// Shannon's, −Σ p ln p in nats; 0 ln 0 is 0. NaN if a probability is.
+// Shannon entropy, −Σ p ln p in nats; 0 ln 0 is 0. NaN if a probability is.
 // probabilities: [classes], read.
 double Entropy(const double* probabilities, int64_t classes);
 
 // The area under the ROC curve: the share of pairs (one of `negatives`, one of `positives`) in
-// which the positive one has the larger score, a pair of equals counting half. 0.5 is chance. By
-// ranks, in O(n log n). NaN if a score is, or one of the two has none: readers refuse empty sets.
+// which the positive has the larger score, with ties counting half. 0.5 is chance. Computed from
+// ranks in O(n log n). NaN if a score is NaN or one of the lists is empty; readers refuse empty
+// sets.
 double Auroc(const std::vector<double>& negatives, const std::vector<double>& positives);
 
-// How many values are in each of `bins` equal parts of [0, limit]; what is outside, which rounding
-// makes, is in the outermost. NaN is in none.
+// How many values are in each of `bins` equal parts of [0, limit]; values that rounding has put
+// outside count in the outermost bins. NaN is in none.
 std::vector<int64_t> Histogram(const std::vector<double>& values, double limit, int64_t bins);
 
 }  // namespace late_phase

@@ -33,8 +33,8 @@ struct Flatness {
   std::vector<Point> points;
 };
 
-// Normal numbers of draw `draw`: element i of the weight that was declared as number `weight` is
-// element i, row `weight`, of stream number `draw` of Normals::kFlatness
+// Normal numbers of draw `draw`: element i of the weight with index `weight`, in the order of
+// declaration, is element i, row `weight`, of stream number `draw` of Normals::kFlatness
 // (optimizers/random_streams.h).
 absl::StatusOr<Flatness> MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
                                          const FlatnessOptions& options);

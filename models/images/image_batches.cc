@@ -11,7 +11,7 @@
 namespace late_phase {
 namespace {
 
-// In [0, end), for an end of at most 2^33: none is likelier than another by more than 1 in 2^31.
+// In [0, end), for an end of at most 2^33; probabilities are equal to within 1 in 2^31.
 int64_t Below(int64_t end, std::mt19937_64* engine) { return (*engine)() % end; }
 
 // Normalised values of the 256 bytes.
@@ -53,9 +53,9 @@ struct Variation {
     }
   }
 
-  int64_t down, right;                        // where the crop begins in the image without padding
+  int64_t down, right;                        // where the crop starts in the image without padding
   bool mirrored;                              // the crop
-  std::pair<int64_t, int64_t> rows, columns;  // [begin, end) of what is cut out at last
+  std::pair<int64_t, int64_t> rows, columns;  // [begin, end) of the cutout, which comes last
 };
 
 // from: [side, side, 3]. to: [side, side, 3], written.
@@ -132,7 +132,7 @@ int64_t TrainingBatches::Size(int64_t t) const {
   return std::min(batch_, images_.count - t % steps_per_epoch() * batch_);
 }
 
-// Shuffled by the method of Fisher and Yates.
+// A Fisher-Yates shuffle.
 const std::vector<int64_t>& TrainingBatches::Order(int64_t epoch) {
   if (epoch == epoch_) return order_;
   epoch_ = epoch;

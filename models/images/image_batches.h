@@ -10,14 +10,14 @@
 
 namespace late_phase {
 
-// How a training image is varied, in this order, after it was normalised.
+// How a training image is augmented, in this order, after it has been normalised.
 struct Augmentation {
-  int64_t pad = 4;     // zeros (the mean colour) on every side, then cropped back at random
-  bool flip = true;    // mirrored, left and right, with probability 1/2
+  int64_t pad = 4;     // zeros (the mean colour) added on every side before a random crop
+  bool flip = true;    // mirrored left to right with probability 1/2
   int64_t cutout = 0;  // the side of a square of zeros, centred anywhere in the image; 0: none
 };
 
-// Of pixel values in [0, 1].
+// Statistics of pixel values in [0, 1].
 struct ChannelStatistics {
   double mean[3], deviation[3];
 };
@@ -25,16 +25,16 @@ struct ChannelStatistics {
 // Computed from integer sums; the deviation is the population's. REQUIRES: images.count >= 1.
 ChannelStatistics ComputeStatistics(const ImageView& images);
 
-// Images [begin, begin + count) as they are, but for (value / 255 − mean) / deviation; a deviation
-// of 0, which a constant channel has, counts as 1.
+// Images [begin, begin + count), normalised as (value / 255 − mean) / deviation and otherwise
+// unchanged; a deviation of 0, that of a constant channel, counts as 1.
 // pixels: [count, side, side, 3], written. labels: [count], written. T: float or double.
 template <typename T>
 void FillImages(const ImageView& images, const ChannelStatistics& statistics, int64_t begin,
                 int64_t count, T* pixels, int32_t* labels);
 
 // The minibatches t = 0, 1, … of training. An epoch is all images in an order of its own, cut into
-// minibatches; its last one may be smaller. What minibatch t holds is a function of the seed and t
-// alone, on every platform; its crops and flips are the same with and without cutout.
+// minibatches; its last one may be smaller. The contents of minibatch t depend only on the seed and
+// t, on every platform; its crops and flips are the same with and without cutout.
 // Called from one thread at a time.
 class TrainingBatches {
  public:

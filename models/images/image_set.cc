@@ -26,7 +26,7 @@ constexpr Place kPlaces[] = {{"cifar-10-batches-bin", "test_batch.bin", "cifar10
 struct Found {
   fs::path path;
   std::string name;
-  int64_t label_bytes;  // 0: to be found out
+  int64_t label_bytes;  // 0: not yet known
 };
 
 std::string FindInFolder(const fs::path& folder, Found* found) {

@@ -1,4 +1,4 @@
-// Square colour images with labels, as readers return them and minibatches are made of.
+// Square colour images with labels, as readers return them and minibatches use them.
 #ifndef LATE_PHASE_MODELS_IMAGES_LABELLED_IMAGES_H_
 #define LATE_PHASE_MODELS_IMAGES_LABELLED_IMAGES_H_
 
@@ -14,18 +14,18 @@ struct LabelledImages {
   std::vector<int32_t> labels;  // [count]
 };
 
-// Some consecutive ones of them, which must outlive it.
+// A view of consecutive images, which must outlive it.
 struct ImageView {
   int64_t count = 0, side = 32;
   const uint8_t* pixels = nullptr;  // [count, side, side, 3]
   const int32_t* labels = nullptr;  // [count]
 
   ImageView() = default;
-  // Not explicit: all the images are a view of them, too.
+  // Not explicit: all of the images are a view, too.
   ImageView(const LabelledImages& all)
       : count(all.count), side(all.side), pixels(all.pixels.data()), labels(all.labels.data()) {}
 
-  // Images [begin, begin + size) of these. REQUIRES: they are there.
+  // Images [begin, begin + size) of these. REQUIRES: begin + size <= count.
   ImageView Part(int64_t begin, int64_t size) const {
     ImageView part = *this;
     part.count = size;

@@ -8,7 +8,7 @@
 namespace late_phase {
 namespace {
 
-constexpr int64_t kMostHeader = 1 << 16;  // longer ones are damaged
+constexpr int64_t kMostHeader = 1 << 16;  // a longer header is damaged
 constexpr int64_t kMostElements = int64_t{1} << 40;
 
 // What follows 'key': in the header, up to the comma or brace that ends it.
@@ -67,7 +67,7 @@ std::string NpyFile::Open(const std::string& path) {
   uint8_t start[12] = {};
   stream_.read(reinterpret_cast<char*>(start), 8);
   if (!stream_ || std::memcmp(start, "\x93NUMPY", 6) != 0) {
-    return path + " does not begin as a .npy file does";
+    return path + " does not begin like a .npy file";
   }
   if (start[6] < 1 || start[6] > 3) {
     return path + " is of version " + std::to_string(start[6]) +
@@ -91,14 +91,14 @@ std::string NpyFile::Open(const std::string& path) {
   if (item_ == 0) return path + " has elements of type " + descr + " instead of integers, as |u1";
   if (order != "False") return path + " is in Fortran's order instead of C's";
   if (!ParseShape(shape, &shape_) || shape_.empty()) {
-    return path + " has the shape " + shape + " instead of one of one dimension or more";
+    return path + " has the shape " + shape + " instead of one with at least one dimension";
   }
   row_ = item_;
   for (size_t i = 1; i < shape_.size(); ++i) row_ *= shape_[i];
   const int64_t expected = data_ + shape_[0] * row_;
   if (size != expected) {
     return path + " has " + std::to_string(size) + " bytes instead of " + std::to_string(expected) +
-           ", those of " + Text();
+           ", the size of " + Text();
   }
   return "";
 }

@@ -14,11 +14,11 @@
 
 namespace late_phase {
 
-// An array on the disk, of which parts are read.
+// An array on disk that is read in parts.
 class NpyFile {
  public:
-  // Reads the header, and checks that all elements are there. Returns the complaint, which begins
-  // with the path, or an empty string.
+  // Reads the header, and checks that no elements are missing. Returns an error message, which
+  // begins with the path, or an empty string.
   [[nodiscard]] std::string Open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -26,8 +26,8 @@ class NpyFile {
   const std::vector<int64_t>& shape() const { return shape_; }
   std::string Text() const;  // "|u1[50000,32,32,3]"
 
-  // Rows [begin, begin + count) of the first dimension. REQUIRES: there are as many.
-  // ReadBytes: of "|u1" alone. ReadNumbers: of any of |u1, |i1, <i2, <i4, <i8, <u2, <u4.
+  // Rows [begin, begin + count) of the first dimension. REQUIRES: the array has them. ReadBytes is
+  // only for "|u1", ReadNumbers for |u1, |i1, <i2, <i4, <i8, <u2 and <u4.
   [[nodiscard]] std::string ReadBytes(int64_t begin, int64_t count, std::vector<uint8_t>* values);
   [[nodiscard]] std::string ReadNumbers(int64_t begin, int64_t count, std::vector<int64_t>* values);
 

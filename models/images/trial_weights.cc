@@ -36,7 +36,7 @@ absl::StatusOr<TrialWeights::Plain> TrialWeights::Read(Run* run, WeightSet set) 
     }
     reads.push_back(found->second);
   }
-  // By Evaluate, which estimates the statistics first if the run does so.
+  // Through Evaluate, which first estimates the statistics if the run does that.
   TF_ASSIGN_OR_RETURN(const std::vector<Tensor> values, run->Evaluate(set, {}, reads));
   Plain plain;
   size_t i = 0;

@@ -1,5 +1,5 @@
-// Other weights in the place of a trained network's, for the time of an evaluation: perturbed ones,
-// or samples of a distribution over weights. Nothing is ever saved.
+// Temporarily replaces a trained network's weights for an evaluation: by perturbed ones, or by
+// samples of a distribution over weights. Nothing is ever saved.
 //
 //   TF_ASSIGN_OR_RETURN(TrialWeights::Plain weights, trial->Read(run, WeightSet::kCollapsed));
 //   … change weights …
@@ -26,22 +26,22 @@ class TrialWeights {
   // weight or of a row.
   using Plain = std::map<std::string, tensorflow::Tensor>;
 
-  // Adds to the graph what reads the plain networks: after Minimize, before the run is made.
+  // Adds to the graph what reads the plain networks: after Minimize, before the run is created.
   // statistics: by set, the states that belong to the network, each with what reads it.
   using Statistics = std::map<WeightSet, std::map<std::string, tensorflow::Output>>;
   TrialWeights(LatePhase* late_phase, const Statistics& statistics);
 
-  // Those that are trained, in the order of their declaration.
+  // The trained variables, in the order of their declaration.
   const std::vector<std::string>& trained() const { return trained_; }
 
-  // The network of a set that there are statistics of: what is trained, and its statistics.
+  // The network of a set that has statistics: its trained weights, and its statistics.
   absl::StatusOr<Plain> Read(Run* run, WeightSet set) const;
 
   // Writes the values into every row of their variables; other variables keep what they have. What
   // was there before the first call is kept for Restore.
   [[nodiscard]] absl::Status Assign(Run* run, const Plain& plain);
 
-  // Puts back what was there before. Nothing to do: nothing.
+  // Puts back what was there before, if anything was assigned.
   [[nodiscard]] absl::Status Restore(Run* run);
 
  private:

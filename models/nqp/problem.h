@@ -1,4 +1,4 @@
-// The noisy quadratic problem (NQP), a model of stochastic training whose answers are known in
+// The noisy quadratic problem (NQP), a model of stochastic training whose results are known in
 // closed form.
 //
 //   L̂(w) = ½ (w − w* + ε/√B)ᵀ H (w − w* + ε/√B)     H = diag(1/i), i = 1..n;  ε ~ N(0, H⁻¹);  B the
@@ -30,7 +30,7 @@ struct NqpProblem {
   std::vector<double> target;  // [n] w*
 };
 
-// Gradients and loss of the two models; all arrays [n] and apart from each other, z standard
+// Gradients and loss of the two models; all arrays are [n] and do not overlap, z is standard
 // normal.
 
 // ∇L̂(w): gradient out.
@@ -45,14 +45,14 @@ double NqpLoss(const NqpProblem& problem, const double* theta, double phi);
 
 // The noise of a run: for each of K rows (members) one vector z [n] after the other. Element i of
 // row k's vector number t is element t·n + i of that row of the stream (kernels/philox_normal.h),
-// so any other program can draw the same.
+// so any other program can draw the same numbers.
 class NqpNoise {
  public:
   NqpNoise(const NormalStream& stream, int64_t K, int64_t n);
 
   // The row's vector for the current step: [n], valid until Advance.
   const float* Row(int64_t k) const { return &buffer_[(k * steps_ + step_) * n_]; }
-  // On to the next step, of all rows.
+  // Moves all rows to the next step.
   void Advance();
 
  private:

@@ -98,7 +98,7 @@ int64_t Iterations(const NqpOptions& options, Normals purpose) {
   return purpose == Normals::kNqpDrift ? options.drift_iterations : options.iterations;
 }
 
-// The longest first.
+// Longest jobs first.
 std::vector<Job> ListJobs(const NqpOptions& options) {
   std::vector<Job> jobs;
   auto add = [&](Normals purpose, size_t member) {

@@ -13,8 +13,8 @@
 
 namespace late_phase {
 
-// Late-phase weights: base θ [n], members φ [K]. The state can be read: another implementation can
-// be compared step by step. The problem must outlive the run.
+// Late-phase weights: base θ [n], members φ [K]. The state is readable, so another implementation
+// can be compared step by step. The problem must outlive the run.
 class NqpLatePhase {
  public:
   // Starts at w = start with every φ_k = phi.
@@ -70,7 +70,7 @@ struct NqpOptions {
   double lr = 2e-4;
   int64_t iterations = 800000;    // updates of θ, that is cycles
   int64_t average_last = 100000;  // updates over which the loss is averaged
-  double drift_lr = 0.05;         // the second experiment, late-phase weights alone in the long run
+  double drift_lr = 0.05;         // the second experiment: only late-phase weights, in the long run
   int64_t drift_iterations = 200000;
   int64_t drift_average_last = 100000;
 };
@@ -80,9 +80,9 @@ struct NqpResults {
   std::vector<std::vector<double>> late_phase, full_ensemble, drift;
 };
 
-// All runs. Each is a task of its own, the longest first, and single-threaded; results do not
-// depend on the number of threads. progress: called from any thread with the share of work that has
-// just been done; the calls' sum is 1.
+// Runs everything. Each run is a single-threaded task, the longest first; results do not depend on
+// the number of threads. `progress` is called from any thread with the fraction of the work that
+// has just been done; the fractions add up to 1.
 NqpResults RunNqp(const NqpOptions& options, const Parallel& parallel,
                   const std::function<void(double)>& progress);
 

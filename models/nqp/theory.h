@@ -1,4 +1,4 @@
-// What the noisy quadratic problem's simulations must find. Losses are those of the mean model in
+// What simulations of the noisy quadratic problem must find. Losses are those of the mean model in
 // its steady state under gradient descent.
 #ifndef LATE_PHASE_MODELS_NQP_THEORY_H_
 #define LATE_PHASE_MODELS_NQP_THEORY_H_

@@ -51,7 +51,7 @@ std::string CheckBatch(int64_t batch, int64_t time) {
 }  // namespace
 
 Vocabulary::Vocabulary(const TextSplit& text) {
-  // Stores alone, of constants: nothing waits for anything, one byte per cycle.
+  // Only stores of constants: nothing waits for anything, one byte per cycle.
   bool seen[256] = {};
   for (int64_t i = 0; i < text.characters; ++i) seen[text.bytes[i]] = true;
   for (int byte = 0; byte < 256; ++byte) {
@@ -69,7 +69,7 @@ std::string ByteText::Open(const std::string& path, const TextLimits& limits) {
     return "`data` must be a file of text that can be read. Received: data=" + path + " (" + what +
            ")";
   };
-  // Non-blocking: a named pipe is refused below instead of waited for.
+  // Non-blocking: a named pipe is refused below instead of being waited for.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return refuse(std::strerror(errno));
   struct stat status = {};
@@ -84,7 +84,7 @@ std::string ByteText::Open(const std::string& path, const TextLimits& limits) {
   } else if (size == 0) {
     complaint = "empty";
   } else {
-    // All pages at once: they are all read anyway, and training then meets no page faults.
+    // All pages at once: they are all read anyway, and training then has no page faults.
     mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, descriptor, 0);
     if (mapped == MAP_FAILED) complaint = std::strerror(errno);
   }

@@ -47,14 +47,14 @@ struct TextLimits {
 
 // A file, mapped into memory: first 90 % training, next 5 % validation, the rest test. Movable;
 // the views stay valid as long as some ByteText holds the file. The file must not be shortened
-// meanwhile (replacing it by another is harmless).
+// in the meantime (replacing it with another is harmless).
 class ByteText {
  public:
-  // Returns the complaint, or an empty string; after a complaint the object is as it was.
+  // Returns an error message, or an empty string; on an error the object is unchanged.
   //
-  // The vocabulary is always that of the whole 90 %, also where fewer are trained on: a model then
-  // has the same size whatever the limit, and the other splits' bytes are in it. One that is not,
-  // among the characters that are used, is a complaint.
+  // The vocabulary is always that of the whole 90 %, even if fewer characters are trained on: a
+  // model then has the same size whatever the limit, and its vocabulary covers the other splits. A
+  // byte outside it, among the characters that are used, is an error.
   [[nodiscard]] std::string Open(const std::string& path, const TextLimits& limits = {});
 
   const TextSplit& training() const { return training_; }
@@ -73,15 +73,15 @@ class ByteText {
   Vocabulary vocabulary_;
 };
 
-// `batch` streams of equal length L = characters / batch; what is left over at the end is not used.
-// The text's file must stay open, the vocabulary is copied.
+// `batch` streams of equal length L = characters / batch; the remainder at the end is not used.
+// The text's file must stay open; the vocabulary is copied.
 class TrainingStreams {
  public:
-  // Returns the complaint, or an empty string.
+  // Returns an error message, or an empty string.
   [[nodiscard]] std::string Cut(const TextSplit& text, const Vocabulary& vocabulary, int64_t batch,
                                 int64_t time);
 
-  // In an epoch: (L − 1) / time, as every character needs a next one.
+  // Chunks in an epoch: (L − 1) / time, as every character needs a next one.
   int64_t chunks() const { return chunks_; }
 
   // tokens: [time, batch], written. labels: [time·batch], written: the next character's token, in
@@ -95,12 +95,12 @@ class TrainingStreams {
 };
 
 // Streams of nearly equal length (the first ones are longer by one) which predict every character
-// once, but for each stream's first. There are min(batch, characters / (2·time)) of them, at least
+// once, except each stream's first. There are min(batch, characters / (2·time)) of them, at least
 // one: each new stream starts without memory, so a small text is cut into fewer.
-// The text's file must stay open, the vocabulary is copied.
+// The text's file must stay open; the vocabulary is copied.
 class EvaluationStreams {
  public:
-  // Returns the complaint, or an empty string.
+  // Returns an error message, or an empty string.
   [[nodiscard]] std::string Cut(const TextSplit& text, const Vocabulary& vocabulary, int64_t batch,
                                 int64_t time);
 
@@ -108,12 +108,12 @@ class EvaluationStreams {
   int64_t chunks() const { return chunks_; }
   // Characters predicted by all chunks together.
   int64_t predictions() const { return text_.characters - streams_; }
-  // Of the chunk: `time`, or fewer in the last one. REQUIRES: 0 <= chunk < chunks().
+  // Steps of the chunk: `time`, or fewer in the last one. REQUIRES: 0 <= chunk < chunks().
   int64_t Steps(int64_t chunk) const;
 
   // tokens: [Steps(chunk), streams], written. labels: [Steps(chunk)·streams], written: the next
   // character's token, in the same order. valid: as labels, written: false where a shorter stream
-  // has no next character any more (only in the very last step); its label is then 0, its token
+  // has no next character (only in the very last step); its label is then 0, its token
   // still a character. Returns how many are valid. REQUIRES: 0 <= chunk < chunks().
   int64_t Fill(int64_t chunk, int32_t* tokens, int32_t* labels, bool* valid) const;
 
@@ -121,7 +121,7 @@ class EvaluationStreams {
   TextSplit text_;
   Vocabulary vocabulary_;
   int64_t time_ = 0, streams_ = 0, chunks_ = 0;
-  int64_t shortest_ = 0, longer_ = 0;  // the least length; how many streams are longer by one
+  int64_t shortest_ = 0, longer_ = 0;  // the shortest length; how many streams are longer by one
 };
 
 }  // namespace late_phase

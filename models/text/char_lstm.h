@@ -3,8 +3,8 @@
 //
 //   z_t = E[x_t] W + b + ((h_{t−1} ∘ u) R) ∘ v,   p(x_{t+1}) = softmax(h_t S + s)
 //
-// A builder: it knows weights and tensors, nothing of training or data. The embedding never meets a
-// character: E·W + b is one small product per call, whose rows the LSTM looks up.
+// A builder: it knows weights and tensors, nothing about training or data. The embedding is never
+// looked up: E·W + b is one small product per call, whose rows the LSTM looks up.
 #ifndef LATE_PHASE_MODELS_TEXT_CHAR_LSTM_H_
 #define LATE_PHASE_MODELS_TEXT_CHAR_LSTM_H_
 
@@ -23,7 +23,7 @@ struct CharLstmOptions {
   int64_t vocabulary = 205;
   int64_t embedding = 205;
   int64_t units = 500;
-  bool rank1 = true;  // whether u and v are weights; else they are 1, the plain LSTM
+  bool rank1 = true;  // whether u and v are weights; otherwise they are 1, the plain LSTM
 };
 
 struct CharLstmWeight {
@@ -33,8 +33,8 @@ struct CharLstmWeight {
   double low, high;               // initial values are uniform in [low, high)
 };
 
-// The weights to declare, in a fixed order; u and v come last, so that those before them do not
-// depend on whether they are there.
+// The weights to declare, in a fixed order; u and v come last, so that the others do not depend on
+// whether they exist.
 std::vector<CharLstmWeight> CharLstmWeights(const CharLstmOptions& options);
 
 // Trainable numbers of the network, with one member.

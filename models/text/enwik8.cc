@@ -28,7 +28,7 @@ using tensorflow::TensorShape;
 
 namespace {
 
-// In the checkpoint: a variable, a setting.
+// Names in the checkpoint, of a variable and of a setting.
 constexpr char kVocabulary[] = "vocabulary";
 constexpr char kStepsPerEpoch[] = "steps_per_epoch";
 
@@ -72,11 +72,11 @@ double MemoryBytes(const Enwik8Options& options, const CharLstmOptions& network,
   numbers.slots = 2;
   numbers.minibatch = 6.0 * options.sequence * options.batch * options.units +
                       2.0 * options.sequence * options.batch * network.vocabulary;
-  // The text is mapped, and its pages go when memory is short.
+  // The text is mapped, so its pages can be evicted when memory is short.
   return TrainingBytes(numbers, late_phase, options.dtype == "float64" ? 8 : 4, 0);
 }
 
-// The next token after the last of `logits` [time, V], the likeliest or drawn.
+// The token after the last row of `logits` [time, V]: the likeliest, or a random draw.
 int32_t NextToken(const Tensor& logits, double temperature, std::mt19937_64* engine) {
   const int64_t V = logits.dim_size(1), last = logits.NumElements() - V;
   std::vector<double> weight(V);
@@ -93,7 +93,7 @@ int32_t NextToken(const Tensor& logits, double temperature, std::mt19937_64* eng
   return next;
 }
 
-// Of a core, whose complaints are text.
+// The status of a core, which reports errors as text.
 absl::Status ToStatus(const std::string& complaint) {
   return complaint.empty() ? absl::OkStatus() : absl::InvalidArgumentError(complaint);
 }
@@ -178,7 +178,7 @@ std::map<std::string, Output> Enwik8::DeclareWeights() {
   return read;
 }
 
-// The characters behind the tokens belong to the model: without them it could not be used.
+// The characters that tokens stand for belong to the model: without them it could not be used.
 void Enwik8::DeclareVocabulary() {
   Tensor characters(tensorflow::DT_UINT8, {vocabulary_.size()});
   for (int i = 0; i < vocabulary_.size(); ++i) {

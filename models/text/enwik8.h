@@ -2,7 +2,7 @@
 // of text whose state is carried from chunk to chunk, measured in bits per character (BPC).
 //
 // Three models: "base" is a plain LSTM; "rank1" trains rank-1 factors with it, as one member;
-// "late-phase" is rank1 until T0 and has K members from then on. Controls of base and of rank1:
+// "late-phase" is rank1 until T0 and has K members from then on. For controls of base and rank1 see
 // models/training/recipe.h.
 #ifndef LATE_PHASE_MODELS_TEXT_ENWIK8_H_
 #define LATE_PHASE_MODELS_TEXT_ENWIK8_H_
@@ -43,7 +43,7 @@ class Enwik8 : public Task {
   // Builds the graph. The text must outlive the task.
   static absl::StatusOr<std::unique_ptr<Enwik8>> Create(const Enwik8Options& options,
                                                         const ByteText* text);
-  // The same for a run's checkpoint, without its text: for sampling, not for Batch and Evaluate.
+  // The same for a run's checkpoint, without its text: only for sampling, not Batch or Evaluate.
   static absl::StatusOr<std::unique_ptr<Enwik8>> CreateWithoutText(const Enwik8Options& options,
                                                                    const std::string& checkpoints);
 
@@ -74,7 +74,7 @@ class Enwik8 : public Task {
   Enwik8(const Enwik8Options& options, const Vocabulary& vocabulary, const ByteText* text);
   [[nodiscard]] absl::Status Build(int64_t steps_per_epoch);
   [[nodiscard]] absl::Status Plan(int64_t steps_per_epoch);
-  // Declares the weights and returns what the network reads, by name.
+  // Declares the weights and returns the tensors that the network reads, by name.
   std::map<std::string, tensorflow::Output> DeclareWeights();
   void DeclareVocabulary();
   [[nodiscard]] absl::Status BuildTraining();

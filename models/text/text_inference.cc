@@ -28,7 +28,7 @@ TextInference::TextInference(const CharLstmOptions& network, tensorflow::DataTyp
   std::map<std::string, Output> read;
   for (const CharLstmWeight& weight : CharLstmWeights(network)) {
     Output value = weights->Read(weight.name, set, member);
-    // What is read is one row; the network takes stacks.
+    // A read gives one row, but the network takes stacks.
     if (weight.late_phase) value = tf_ops::ExpandDims(scope, value, 0);
     read[weight.name] = value;
   }

@@ -1,4 +1,4 @@
-// The character LSTM on a set of a run's weights, with its state fed and fetched.
+// The character LSTM with a set of a run's weights, its state fed and fetched.
 #ifndef LATE_PHASE_MODELS_TEXT_TEXT_INFERENCE_H_
 #define LATE_PHASE_MODELS_TEXT_TEXT_INFERENCE_H_
 

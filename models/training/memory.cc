@@ -22,9 +22,9 @@ double TrainingBytes(const TrainingNumbers& numbers, const LatePhaseOptions& opt
   double variables = (1 + numbers.slots) * weights;
   if (cycle > 1) variables += numbers.base;  // sums
   if (options.swa_start >= 0) variables += weights;
-  // Of a step: a copy of the member's rows, what is needed to go back, and the gradients.
+  // In a step: a copy of the member's rows, what the backward pass needs, and the gradients.
   double transient = numbers.members + numbers.minibatch + numbers.base + numbers.members;
-  // Spawning makes new slots, most of them (measured) before the old ones go.
+  // Spawning allocates new slots, most of them (measured) before the old ones are freed.
   if (K > 1) transient = std::max(transient, 0.93 * numbers.slots * K * numbers.members);
   if (options.swag_rank > 0) {
     const double deviations = static_cast<double>(options.swag_rank) * weights;

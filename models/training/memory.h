@@ -1,4 +1,4 @@
-// The memory that training takes, told before it starts.
+// An estimate of the memory that training takes, made before it starts.
 #ifndef LATE_PHASE_MODELS_TRAINING_MEMORY_H_
 #define LATE_PHASE_MODELS_TRAINING_MEMORY_H_
 
@@ -13,7 +13,7 @@ namespace late_phase {
 struct TrainingNumbers {
   double base = 0;       // weights without members
   double members = 0;    // one member's weights
-  double slots = 0;      // of the update rule, per weight: 1 of momentum, 2 of Adam
+  double slots = 0;      // of the update rule, per weight: 1 for momentum, 2 for Adam
   double minibatch = 0;  // what the backward pass of a minibatch needs
 };
 
@@ -22,7 +22,7 @@ struct TrainingNumbers {
 double TrainingBytes(const TrainingNumbers& numbers, const LatePhaseOptions& options,
                      double number_bytes, double data_bytes);
 
-// A run that needs more bytes than the machine has is refused, with the values it was `received`
+// Refuses a run that needs more bytes than the machine has, naming the values it was `received`
 // with: TensorFlow would end the process.
 [[nodiscard]] absl::Status CheckFitsMemory(double bytes, const std::string& received);
 

@@ -1,5 +1,5 @@
 // Prepares items on a thread of its own, a few ahead of the one in use, so that the consumer finds
-// the next one ready.
+// the next one ready. No TensorFlow.
 //
 //   Prefetcher<Batch> batches([&](int64_t t) { return MakeBatch(t); }, first, last);
 //   for (t = first; t < last; ++t) Use(batches.Next());
@@ -7,14 +7,13 @@
 #define LATE_PHASE_MODELS_TRAINING_PREFETCH_H_
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <utility>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 
 namespace late_phase {
 
@@ -30,9 +29,10 @@ class Prefetcher {
 
   ~Prefetcher() {
     {
-      const absl::MutexLock lock(&mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       stopped_ = true;
     }
+    changed_.notify_all();
     thread_.join();
   }
 
@@ -42,37 +42,43 @@ class Prefetcher {
   // The next item. REQUIRES: fewer than last − first calls so far.
   Item Next() {
     const auto begin = std::chrono::steady_clock::now();
-    const absl::MutexLock lock(&mutex_, absl::Condition(this, &Prefetcher::HasItem));
+    std::unique_lock<std::mutex> lock(mutex_);
+    Wait(&lock, [this] { return !ready_.empty(); });
     waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     Item item = std::move(ready_.front());
     ready_.pop_front();
+    changed_.notify_all();
     return item;
   }
 
-  // Seconds that Next has spent waiting in all.
+  // The seconds that Next has spent waiting, in total. For the thread that calls Next.
   double waited() const { return waited_; }
 
  private:
-  bool HasItem() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !ready_.empty(); }
-  bool HasRoomOrStopped() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return stopped_ || ready_.size() < ahead_;
-  }
-
   // False if no more items are wanted.
-  bool WaitForRoom() ABSL_LOCKS_EXCLUDED(mutex_) {
-    const absl::MutexLock lock(&mutex_, absl::Condition(this, &Prefetcher::HasRoomOrStopped));
+  bool WaitForRoom() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    Wait(&lock, [this] { return stopped_ || ready_.size() < ahead_; });
     return !stopped_;
   }
-  void Add(Item item) ABSL_LOCKS_EXCLUDED(mutex_) {
-    const absl::MutexLock lock(&mutex_);
+  void Add(Item item) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     ready_.push_back(std::move(item));
+    changed_.notify_all();
+  }
+  // Waits until `is_true`, which is called with the lock held. condition_variable::wait would tie
+  // every program to the libstdc++ of GCC 12 (GLIBCXX_3.4.30); wait_until is inline in its header.
+  template <typename Predicate>
+  void Wait(std::unique_lock<std::mutex>* lock, Predicate is_true) {
+    changed_.wait_until(*lock, std::chrono::steady_clock::time_point::max(), is_true);
   }
 
   const size_t ahead_;
-  absl::Mutex mutex_;
-  std::deque<Item> ready_ ABSL_GUARDED_BY(mutex_);
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  double waited_ = 0;   // of the consumer's thread alone
+  std::mutex mutex_;  // of ready_ and stopped_
+  std::condition_variable changed_;
+  std::deque<Item> ready_;
+  bool stopped_ = false;
+  double waited_ = 0;   // touched by the consumer's thread only
   std::thread thread_;  // last: it uses all of the above
 };
 

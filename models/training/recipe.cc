@@ -18,7 +18,7 @@ constexpr Control kControls[] = {{"accumulation", AtT0::kAccumulate},
                                  {"lower-rate", AtT0::kLowerRate},
                                  {"decay", AtT0::kDecayRate}};
 
-// The name of a control in a model's name; null if it is none.
+// The control that a model's name ends with; null if it is not a control.
 const Control* ControlIn(const std::string& model) {
   for (const Control& control : kControls) {
     if (model == control.name || absl::EndsWith(model, absl::StrCat("-", control.name))) {

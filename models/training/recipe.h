@@ -1,4 +1,4 @@
-// What every experiment of the paper says of its training: the model, its length, the late phase.
+// The training settings that all of the paper's experiments share: model, length, late phase.
 #ifndef LATE_PHASE_MODELS_TRAINING_RECIPE_H_
 #define LATE_PHASE_MODELS_TRAINING_RECIPE_H_
 
@@ -10,12 +10,12 @@
 
 namespace late_phase {
 
-// What changes at T0. All but kMembers are controls: each does to a plain network a part of what
+// What changes at T0. All but kMembers are controls: each does to a plain network part of what
 // the late phase does, so that the difference is what the members add.
 enum class AtT0 {
   kNothing,
   kMembers,     // Algorithm 1
-  kAccumulate,  // its rarer steps alone: gradients are accumulated over K minibatches
+  kAccumulate,  // only its rarer steps: gradients are accumulated over K minibatches
   kLowerRate,   // the learning rates are multiplied by Recipe::late_rate
   kDecayRate,   // the learning rates fall linearly, to zero at the end of training
 };
@@ -24,7 +24,7 @@ struct Recipe {
   // A network ("base", "rank1", …); "late-phase"; or a control of a network, "rank1-accumulation",
   // "rank1-lower-rate", "rank1-decay", without its name if the network is "base".
   std::string model = "late-phase";
-  // Folder of another run, whose weights this one starts from; empty: fresh ones.
+  // Folder of another run, whose weights this one starts from; empty: fresh weights.
   std::string pretrained;
   double epochs = 50;
   int64_t steps = 0;            // in all, instead of epochs; 0: epochs
@@ -33,7 +33,7 @@ struct Recipe {
   double sigma = 0.35;          // σ0
   double gamma = 1;             // γ of the base's step
   double base_decay_scale = 1;  // on the base's weight decay, from T0 on
-  bool freeze_base = false;     // from T0 on the members alone are trained
+  bool freeze_base = false;     // from T0 on, only the members are trained
   double late_rate = 0;  // of the control lower-rate; 0: what accumulation's noise corresponds to
   // Epochs before averaging begins, -1: never; the first sample follows swa_every later.
   double swa_start = 40;
@@ -54,7 +54,7 @@ struct TrainPlan {
   int64_t steps_per_epoch = 0;
   int64_t steps = 0;  // in all
   LatePhaseOptions late_phase;
-  // Of memory that training takes, about (models/training/memory.h); the task fills it in.
+  // The memory that training takes, roughly (models/training/memory.h); the task fills it in.
   double bytes = 0;
 };
 absl::StatusOr<TrainPlan> PlanTraining(const Recipe& recipe, int64_t steps_per_epoch);

@@ -31,7 +31,7 @@ T NumberIn(const Json& object, const char* name, T otherwise) {
   return found != object.end() && found->is_number() ? found->get<T>() : otherwise;
 }
 
-// Copies the lines up to `step` and returns the seconds of the last one that has them, else 0. A
+// Copies the lines up to `step` and returns the seconds of the last one that has any, else 0. A
 // last line that was cut off by a kill is dropped. Nothing is written before all of `from` was
 // read.
 absl::StatusOr<double> Keep(const std::string& from, const std::string& to, int64_t step) {
@@ -63,14 +63,14 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const std::string& pa
   folder->path_ = path;
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) return Failed("make the folder " + path, error.message());
+  if (error) return Failed("create the folder " + path, error.message());
   const std::string metrics = path + "/metrics.jsonl";
   TF_ASSIGN_OR_RETURN(folder->earlier_seconds_, Keep(metrics, metrics, step));
   folder->metrics_ = std::fopen(metrics.c_str(), "a");
   if (folder->metrics_ == nullptr) return Failed("open " + metrics, std::strerror(errno));
   folder->events_ = std::make_unique<tensorflow::EventsWriter>(path + "/events");
   TF_RETURN_IF_ERROR(folder->events_->Init());
-  // TensorBoard then forgets what it read of later steps.
+  // TensorBoard then forgets what it has read about later steps.
   tensorflow::Event start;
   start.set_step(step);
   start.mutable_session_log()->set_status(tensorflow::SessionLog::START);
@@ -85,7 +85,7 @@ RunFolder::~RunFolder() {
 absl::Status RunFolder::CopyMetrics(const std::string& from, const std::string& to, int64_t step) {
   std::error_code error;
   fs::create_directories(to, error);
-  if (error) return Failed("make the folder " + to, error.message());
+  if (error) return Failed("create the folder " + to, error.message());
   return Keep(from + "/metrics.jsonl", to + "/metrics.jsonl", step).status();
 }
 

@@ -20,7 +20,7 @@ using Metrics = std::map<std::string, double>;
 
 class RunFolder {
  public:
-  // Opens the folder, which is made if it is not there, for a run that resumes after `step`
+  // Opens the folder, creating it if necessary, for a run that resumes after `step`
   // minibatches: lines of later steps, left by a process that was killed, are dropped.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const std::string& path, int64_t step);
   ~RunFolder();

@@ -26,7 +26,7 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A training at work.
+// A training in progress.
 class Training {
  public:
   Training(Task* task, Run* run, RunFolder* folder, const TrainOptions& options)
@@ -39,7 +39,7 @@ class Training {
         line_{first_, 0, 0, 0} {}
 
   absl::StatusOr<TrainEnd> ToTheEnd() {
-    // A run that has just begun can be resumed too, and its first weights looked at.
+    // A run that has just begun can be resumed too, and its initial weights inspected.
     TF_RETURN_IF_ERROR(Save());
     TF_RETURN_IF_ERROR(Fork());
     bool stopped = false;
@@ -62,7 +62,7 @@ class Training {
  private:
   double Epoch() const { return static_cast<double>(run_->step()) / task_->steps_per_epoch(); }
   bool Last() const { return run_->step() == options_.steps; }
-  // The trained model is for the caller to evaluate, on every split.
+  // The trained model is left for the caller to evaluate, on every split.
   bool EvaluationIsDue() const {
     return options_.evaluate_every > 0 && !Last() && run_->step() % options_.evaluate_every == 0;
   }

@@ -32,7 +32,7 @@ class Task {
   int64_t steps_per_epoch() const { return plan().steps_per_epoch; }
   int64_t members() const { return plan().late_phase.members; }  // K, 1 without late-phase weights
 
-  // The members whose networks can be evaluated at this step; 1: there are none.
+  // The number of members whose networks can be evaluated at this step; 1: there are none.
   virtual int64_t MembersAt(int64_t step) const;
 
   virtual int64_t parameters() const = 0;     // weights of one member's network
@@ -45,7 +45,7 @@ class Task {
   virtual std::string loss() const = 0;
   virtual std::string epoch_loss() const = 0;
 
-  // A session of the graph. The task may have functions of its own called by the run, and must
+  // A session of the graph. The run may call functions of the task, which must
   // outlive it.
   virtual absl::StatusOr<std::unique_ptr<Run>> MakeRun(int threads) = 0;
 
@@ -72,7 +72,7 @@ struct EpochMean {
   tensorflow::Output mean;       // double []
 };
 
-// How far a run is.
+// The progress of a run.
 struct TrainProgress {
   int64_t step, steps;
   double epoch;
@@ -81,9 +81,9 @@ struct TrainProgress {
 };
 
 struct TrainOptions {
-  int64_t steps = 0;        // in all
+  int64_t steps = 0;        // in total
   int64_t log_every = 100;  // minibatches between lines
-  // Minibatches between evaluations on the watched split; 0: none. The last step's is left out.
+  // Minibatches between evaluations on the watched split; 0: none. Not done after the last step.
   int64_t evaluate_every = 0;
   int64_t checkpoint_every = 0;  // minibatches; one is also written at the start and at the end
   // The state at this step is kept in the folder `fork`, for a run with more members to start from;
@@ -96,8 +96,8 @@ struct TrainOptions {
 };
 
 struct TrainEnd {
-  bool stopped = false;   // asked to, before all steps were done; the state is saved
-  double seconds = 0;     // of training, those before a resume included
+  bool stopped = false;   // on request, before all steps were done; the state is saved
+  double seconds = 0;     // of training, including those before a resume
   double input_wait = 0;  // share of this process's training time spent waiting for minibatches
 };
 

@@ -79,7 +79,7 @@ def _softmax_cross_entropy_grad(op, dloss, ddlogits):
 
 
 @tf.RegisterGradient("LatePhase>BatchNorm")
-def _batch_norm_grad(op, dy, *unused_grads):  # the running statistics are constants to a gradient
+def _batch_norm_grad(op, dy, *unused_grads):  # the running statistics are constants to gradients
     x, scale, offset, mean, variance, member = op.inputs
     del mean, variance
     _, _, _, saved_mean, saved_mean_rest, saved_inv_std = op.outputs

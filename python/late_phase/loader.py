@@ -79,7 +79,7 @@ def load():
         raise _wrong_tensorflow()
     try:
         library = tf.load_op_library(path)
-    except tf.errors.NotFoundError as error:  # a symbol that a patch release took away
+    except tf.errors.NotFoundError as error:  # a symbol that a patch release removed
         if built_for == tf.__version__:
             raise
         raise _wrong_tensorflow() from error
@@ -88,9 +88,9 @@ def load():
 
 
 def _follow_onednn_limit(path, tensorflow_came_first):
-    """Tells Python about the limit that loading the library has set for oneDNN.
+    """Tells Python about the limit that the library set for oneDNN when it was loaded.
 
-    It does so on machines that announce AMX but do not grant it. If oneDNN has run before, it is
+    It does that on machines that announce AMX but do not grant it. If oneDNN has already run, it is
     too late.
     """
     function = ctypes.CDLL(path).late_phase_onednn_limit
@@ -99,7 +99,7 @@ def _follow_onednn_limit(path, tensorflow_came_first):
         return
     limit = os.environ["ONEDNN_MAX_CPU_ISA"] = (
         function().decode()
-    )  # as it is in C already, for the programs that Python starts
+    )  # it is already set in C; this is for programs that Python starts
     if tensorflow_came_first:
         warnings.warn(
             f"late_phase: this machine announces AMX but does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA={limit}. TensorFlow was imported "

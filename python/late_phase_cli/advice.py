@@ -1,8 +1,9 @@
-"""What to do about the noise at the end of a training: from a loss, the same with SWA, and the course of the loss.
+"""What to do about the noise at the end of a training: from its loss, the loss with SWA, and the
+course of the loss.
 
-`latephase advise` has the numbers of runs (advice_runs.py), `late_phase.keras.advise` those of its caller: hence no TensorFlow
-here. The law is noise_law.py's; what was seen in recorded runs is in outcomes.json, which
-`python -m tools.develop.outcomes --write` makes from docs/results.
+`latephase advise` uses the numbers of runs (advice_runs.py), `late_phase.keras.advise` those of its
+caller, so there is no TensorFlow here. The law is noise_law.py's; what recorded runs have shown is
+in outcomes.json, which `python -m tools.develop.outcomes --write` makes from docs/results.
 """
 
 import dataclasses
@@ -15,9 +16,9 @@ from late_phase_cli import noise_law, paired
 
 # Fewer samples than this leave a good part of the noise in their average.
 FEW_SAMPLES = 5
-# A fall by a smaller share of the loss, in a whole late phase, is none worth waiting for.
+# A smaller fall of the loss, as a share of it, over a whole late phase is not worth waiting for.
 WORTH = 0.002
-# Noise that is a smaller share of the loss is not told from none by a seed or two.
+# With a seed or two, noise that is a smaller share of the loss cannot be told from none.
 TOLD = 0.0005
 
 
@@ -37,11 +38,11 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What the numbers say; str() of it is all sentences, a line each."""
+    """What the numbers say; str() gives all sentences, one per line."""
 
     excess: float  # noise: loss less loss with SWA
     excess_error: float  # half of its 95 % interval; NaN for one seed
-    fall: float  # of the loss in a further late phase, at the trend; None: not known
+    fall: float  # of the loss in another late phase, at the trend; None: not known
     on_plateau: bool  # None: not known
     accumulated: float  # loss by the law; None for SGD
     progress_lost: float  # what slower steps would cost; None: not known
@@ -56,23 +57,23 @@ class Advice:
 
 
 def outcomes():
-    """What was seen in recorded runs: a list of dictionaries."""
+    """What recorded runs have shown: a list of dictionaries."""
     return json.loads(pathlib.Path(__file__).with_name("outcomes.json").read_text("utf-8"))
 
 
-# What a run is like, by its noise and by the fall ahead of it.
+# The stages of a run, by its noise and by the fall still ahead of it.
 QUIET, FALLING, PLATEAU = "quiet", "falling", "plateau"
 _STAGES = {
     QUIET: "without noise",
     FALLING: "with noise, but not on a plateau",
     PLATEAU: "on a plateau",
 }
-# Of recorded runs: as many are needed before they decide.
+# This many recorded runs are needed before they decide.
 _SEEDS = 3
 
 
 def is_told(noises, loss):
-    """Whether there is noise at all, by the noise of each seed: three seeds or more say how certain it is."""
+    """Whether there is noise at all, by the noise of each seed: three or more say how certain it is."""
     noise = paired.difference(dict(enumerate(noises)), dict.fromkeys(range(len(noises)), 0.0))
     if len(noises) < 3:
         return min(noises) > TOLD * abs(loss)
@@ -87,12 +88,12 @@ def stage_of(excess, fall, told):
 
 
 def fall_ahead(trends, end, late_epochs):
-    """Mean over the seeds of how far the loss would fall in `late_epochs` more epochs."""
+    """How far the loss would fall in `late_epochs` more epochs: the mean over the seeds."""
     return max(0.0, statistics.fmean(one.fall(end, end + late_epochs) for one in trends))
 
 
 def advise(measured, recorded=None):
-    """The advice on a network. `recorded`: outcomes(), unless others are given."""
+    """The advice for a network. `recorded`: outcomes(), unless others are given."""
     recorded = outcomes() if recorded is None else recorded
     sgd = measured.optimizer == "sgd"
     loss, swa = statistics.fmean(measured.losses), statistics.fmean(measured.swa_losses)
@@ -154,11 +155,11 @@ def _noise_sentences(measured, advice, loss, swa, told):
         + (f" (mean of {seeds} seeds, 95 % interval)." if seeds > 1 else " (one seed).")
     )
     if not told:
-        yield "There is no noise in it that averaging could be seen to remove."
+        yield "There is no noise in it that averaging can be seen to remove."
     if measured.swa_samples is not None and measured.swa_samples < FEW_SAMPLES:
         yield (
-            f"SWA has averaged {measured.swa_samples:g} samples only, which leaves noise in the average: "
-            "more of them, several an epoch, would show all of it."
+            f"SWA has averaged only {measured.swa_samples:g} samples, which leaves noise in the average: "
+            "more samples, several per epoch, would show all of it."
         )
 
 
@@ -174,7 +175,7 @@ _LAW_OF_SGD = (
 
 def _plateau(measured, advice, told):
     if advice.fall is None:
-        return "Plateau: not known; a trend takes at least three epochs in the second half of the training."
+        return "Plateau: not known; a trend needs at least three epochs in the second half of the training."
     size = ("less" if advice.on_plateau else "more") + " than the noise"
     if not told:
         size = "which is next to nothing" if advice.on_plateau else "which is worth waiting for"
@@ -202,7 +203,7 @@ def _law(measured, advice, told):
         )
     return (
         f"{text}. A rate that falls to zero leaves no noise. A late phase takes one step per {K} "
-        "minibatches, too; what its members add, the law does not say."
+        "minibatches, too; the law does not say what its members add."
     )
 
 
@@ -212,7 +213,8 @@ def _range(values, digits=3):
 
 
 def members_help(recorded, stage):
-    """Whether recorded late phases of this stage, with SWA, were better than their networks with SWA: on the mean, and mostly."""
+    """Whether recorded late phases of this stage, with SWA, beat their networks with SWA: on average,
+    and in most cases."""
     found = [
         one
         for one in recorded
@@ -227,7 +229,7 @@ def members_help(recorded, stage):
 
 
 def evidence_sentences(recorded, program, stage):
-    """What recorded runs of the same stage show; of every stage if it is not known."""
+    """What recorded runs of the same stage show; of all stages if it is not known."""
     mine = [one for one in recorded if one["program"] == program]
     if program == "cifar":
         accuracies = [one["late_phase"]["collapsed"] for one in mine]
@@ -275,10 +277,10 @@ def _recommendation(advice, swa, measured):
         )
     if measured.optimizer == "sgd":
         return (
-            f"use what SWA has averaged ({swa:.4f}), or let the rate fall to almost nothing: both remove the noise. "
-            "A late phase must be tried."
+            f"use what SWA has averaged ({swa:.4f}), or let the rate fall to almost zero: both remove the noise. "
+            "Whether a late phase helps can only be tried."
         )
     return (
-        f"use what SWA has averaged ({swa:.4f}): it takes more of the noise away than accumulation, a late phase or a "
+        f"use what SWA has averaged ({swa:.4f}): it removes more of the noise than accumulation, a late phase or a "
         f"lower rate would by the law ({advice.accumulated:.4f}), and no training is slowed down."
     )

@@ -9,7 +9,7 @@ import textwrap
 from late_phase_cli import advice, finished_runs, law_table, locations, run_files
 from late_phase_cli.errors import UserError
 
-# Of a network that has none of its own.
+# For a network without its own.
 MEMBERS = 10
 UNITS = {"enwik8": "bits per character", "cifar": "NLL"}
 TREATMENTS = {
@@ -22,7 +22,7 @@ OPTIMIZERS = {"enwik8": "adam", "cifar": "sgd"}
 
 
 def read(folder):
-    """(finished runs, names of those that go on)"""
+    """(finished runs, names of unfinished ones)"""
     if os.path.exists(os.path.join(folder, "sweep.json")):
         raise UserError(
             "`RUN` must be the folder of a run or of several runs, not of a sweep; each of its points is such a folder. "
@@ -56,7 +56,8 @@ def _not_finished(folder, first):
 
 
 def groups_of(runs):
-    """Runs of the same network and training, which differ in their seed; [] for those of which a treatment alone is there."""
+    """Runs of the same network and training, which differ only in their seed; [] if only a treatment
+    of it exists."""
     groups = collections.defaultdict(list)
     for run in runs:
         if not run.treatment:
@@ -89,7 +90,7 @@ def title(runs):
 
 
 def how_to_measure(folder, runs):
-    """Of runs without SWA."""
+    """The advice for runs without SWA."""
     first = runs[0]
     preset = folder if os.path.exists(os.path.join(folder, "config.toml")) else first.folder
     start = first.epochs - first.late_epochs
@@ -103,7 +104,7 @@ def how_to_measure(folder, runs):
     )
     return [
         "Noise: not known, because the run has no SWA. How much noise averaging can remove is the loss less the loss "
-        "with SWA, so train once more with SWA, and ask again:",
+        "with SWA, so train again with SWA, and ask again:",
         f"  {locations.command()} {command}",
         f"  {locations.command()} {shlex.join(['advise', folder + '-swa'])}",
     ]
@@ -131,7 +132,7 @@ def measured_here(runs):
 
 
 def treated_only(runs):
-    """Of a run that has members, or a control: what is left, and what to compare it with."""
+    """For a run with members, or a control: the noise that is left, and what to compare it with."""
     first = runs[0]
     lines = []
     if has_swa([first]):
@@ -148,14 +149,14 @@ def treated_only(runs):
     )
     return [
         *lines,
-        f"What was there before, and what {TREATMENTS[first.treatment]} has removed, only the same network without "
-        f"it can say. Recommendation: train that one, and ask for advice on it:",
+        f"How much there was before, and how much {TREATMENTS[first.treatment]} has removed, only the same network without "
+        f"it can show. Recommendation: train that network, and ask for advice on it:",
         f"  {locations.command()} {command}",
     ]
 
 
 def lines_of(folder):
-    """The advice as lines, sentences of which may be long."""
+    """The advice as lines, which may be long sentences."""
     folder = os.path.normpath(folder)
     runs, going_on = read(folder)
     lines = [f"Not finished, and left out: {', '.join(going_on)}."] if going_on else []

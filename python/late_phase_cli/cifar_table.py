@@ -1,8 +1,8 @@
-"""The table of a CIFAR run, or of a folder of runs, beside the paper's."""
+"""The table of a CIFAR run, or of a folder of runs, beside the paper's figures."""
 
 from late_phase_cli import metric_names, run_table, text_table
 
-# Test accuracy in % by network, dataset, training images and control (control_of); for SGD, or where it says so for SWA.
+# Test accuracy in % by network, dataset, training images and control (control_of); for SGD, or for SWA where stated.
 PAPER = {
     ("convnet", "cifar10", 0, ""): {"base": "77.41 ±0.23", "late-phase": "77.94 ±0.37"},
     ("wrn-28-10", "cifar10", 0, ""): {
@@ -43,7 +43,7 @@ PAPER = {
     ("wrn-28-10, all weights late-phase", "cifar100", 0, ""): {"late-phase": "82.17"},
     ("pyramidnet-272-200", "cifar100", 0, ""): {"base": "84.04", "late-phase": "84.35"},
 }
-# Weight sets of a results.json and what they are called behind the model's name.
+# Weight sets of a results.json, and what follows the model's name for each.
 SETS = {
     "current": ", one member",
     "collapsed": "",
@@ -54,7 +54,7 @@ COLUMNS = [metric_names.METRICS[name] for name in ("accuracy", "nll", "ece", "br
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
-# Settings that make another network of it, and their names there.
+# Settings that turn it into another network, and what that is called there.
 VARIANTS = {
     "dropout": "dropout {}",
     "hypernetwork": "hypernetwork",
@@ -89,7 +89,7 @@ def render(config, results):
     paper = PAPER.get((network, dataset, images, control_of(config)), {})
     head = f"{network}, {DATASETS[dataset]}" + (f", {images:,} images" if images else "")
     runs = run_table.runs_of(results)
-    # Runs of before the Brier score was measured have none.
+    # Runs from before the Brier score was introduced have none.
     measured = [run["test"][weights] for run in runs for weights in SETS if weights in run["test"]]
     columns = [column for column in COLUMNS if any(column.name in metrics for metrics in measured)]
     heads = [column.head for column in columns]

@@ -15,14 +15,14 @@ VALUES
 FLAGS
     esac ;;
   esac
-  COMPREPLY=($(compgen -W "$words" -- "$word"))  # where nothing fits, bash completes files
+  COMPREPLY=($(compgen -W "$words" -- "$word"))  # if nothing matches, bash completes files
 }
 complete -o default -F _latephase latephase
 """
 
 
 def program_flags(*command):
-    """{flag: words it takes} of a command of the program."""
+    """{flag: words it accepts} for a command of the program."""
     listed = subprocess.run(
         [locations.program(), "flags", *command],
         env=program.environment(),
@@ -49,7 +49,7 @@ def script(parser):
 
     flags = {
         "": dict.fromkeys(parser.commands, ())
-    }  # command -> flags and other words -> words behind it
+    }  # command -> flags and other words -> words that may follow
     flags |= {name: parser_flags(one) for name, one in parser.commands.items()}
     for name in ("eval", "sample", "nqp"):
         flags[name] = program_flags(name)

@@ -2,10 +2,10 @@
 
 Fifteen corruptions of five severities each, in the layout in which CIFAR-10-C is published: NAME.npy, uint8 [5·n, 32, 32, 3], severity 1
 first, and labels.npy. Written from the definitions of Hendrycks and Dietterich ("Benchmarking neural network robustness to common
-corruptions and perturbations", ICLR 2019) with their severities for CIFAR. They are not the published arrays: the noise is another one, sampling
-between pixels differs in detail, and frost, which lays photographs of ice over an image, has a generated texture in their place.
+corruptions and perturbations", ICLR 2019) with their severities for CIFAR. They are not the published arrays: the noise is drawn afresh, sampling
+between pixels differs in detail, and frost, which lays photographs of ice over an image, uses a generated texture instead.
 
-A run's first test images are taken; the folder is named by them, their number, the seed and this file, and is made once.
+A run's first test images are used; the folder is named after them, their number, the seed and this file, and is made once.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ ndimage = extras.need("scipy.ndimage", "corruptions", "generating corrupted imag
 SIDE = 32
 CHUNK = 500  # images at a time
 
-# --- What several corruptions share. Images are float64 [n, 32, 32, 3] in [0, 1].
+# --- Shared by several corruptions. Images are float64 [n, 32, 32, 3] in [0, 1].
 
 
 def gaussian_blur(images, sigma):
@@ -100,7 +100,7 @@ def plasma(random, n, decay):
 
 
 def by_image(change):
-    """A function of one PIL image as one of all of them."""
+    """Turns a function of one PIL image into a function of all of them."""
     return lambda images: (
         numpy.stack([numpy.asarray(change(Image.fromarray(image))) for image in to_bytes(images)])
         / 255
@@ -111,7 +111,7 @@ def to_bytes(images):
     return numpy.rint(255 * numpy.clip(images, 0, 1)).astype(numpy.uint8)
 
 
-# --- The corruptions, each a function of images, a random generator and what its severity stands for.
+# --- The corruptions, each a function of images, a random generator and the parameters of its severity.
 
 
 def gaussian_noise(images, random, deviation):
@@ -153,7 +153,7 @@ def motion_blur(images, random, radius, sigma):
 
 
 def zoom_blur(images, random, steps):
-    """The mean of the image and `steps` enlargements, by a hundredth more each."""
+    """The mean of the image and `steps` enlargements, each by another hundredth."""
     return (images + sum(zoomed(images, 1 + step / 100) for step in range(steps))) / (steps + 1)
 
 
@@ -184,7 +184,7 @@ def fog(images, random, density, decay):
 
 
 def brightness(images, random, more):
-    """The value of hue, saturation and value: the largest of the three colours."""
+    """The V of HSV: the largest of the three colours."""
     value = images.max(-1, keepdims=True)
     brighter = numpy.minimum(value + more, 1)
     return numpy.where(value > 0, images * brighter / numpy.where(value > 0, value, 1), brighter)
@@ -196,7 +196,7 @@ def contrast(images, random, kept):
 
 
 def elastic_transform(images, random, alpha, sigma, shift):
-    """Three corners of a square in the middle are moved, then every pixel a little, its neighbours alike."""
+    """Three corners of a square in the middle are moved, then every pixel a little, much like its neighbours."""
     n, third = len(images), SIDE // 3
     corners = SIDE / 2 + numpy.array([[third, third], [third, -third], [-third, -third]], float)
     moved = corners + random.uniform(-shift, shift, (n, 3, 2))
@@ -229,7 +229,7 @@ def jpeg_compression(images, random, quality):
     return by_image(through)(images)
 
 
-# What severities 1 to 5 stand for.
+# The parameters of severities 1 to 5.
 CORRUPTIONS = {
     gaussian_noise: [(0.04,), (0.06,), (0.08,), (0.09,), (0.10,)],
     shot_noise: [(500,), (250,), (100,), (75,), (50,)],
@@ -279,7 +279,7 @@ def corrupted(images, name, severity, seed=0):
 
 
 class DataError(UserError):
-    """What is wrong with what was given."""
+    """What is wrong with the input."""
 
 
 SETS = {
@@ -327,7 +327,7 @@ def test_images(dataset, data):
 
 
 def write(folder, images, labels, seed):
-    """Aside, then renamed: the folder is whole or not there."""
+    """Written under another name, then renamed: the folder is complete or does not exist."""
     aside = pathlib.Path(f"{folder}.part{os.getpid()}")
     aside.mkdir(parents=True)
     try:
@@ -350,7 +350,7 @@ def write(folder, images, labels, seed):
         try:
             aside.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another process was faster
+            if not folder.is_dir():  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -1,5 +1,5 @@
-"""What is said while runs are trained: lines on standard error, and below them, on a terminal, one
-that says how far the runs are.
+"""What is printed while runs are trained: lines on standard error and, on a terminal, a progress
+line below them.
 """
 
 import os
@@ -7,7 +7,7 @@ import sys
 import time
 
 REWRITE = 0.1  # seconds between two texts on a terminal
-INTERVAL = 60  # and elsewhere, as in a log, where a tenth of the work more is said at once
+INTERVAL = 60  # and elsewhere, as in a log; another tenth of the work is reported at once
 
 
 class Display:
@@ -24,7 +24,7 @@ class Display:
         self._write(("\r\033[K" if self._line else "") + text + "\n" + self._line)
 
     def show(self, text, done):
-        """How far the work is, and which share of it is done, in [0, 1]."""
+        """The progress as text, and as the fraction of the work that is done, in [0, 1]."""
         now, tenths = time.monotonic(), int(done * 10 + 1e-6)
         if self.terminal:
             if now - self._shown_at < REWRITE:
@@ -32,7 +32,7 @@ class Display:
             columns = os.get_terminal_size(self.stream.fileno()).columns
             self._line = (
                 text[: columns - 1] if columns else text
-            )  # what wraps cannot be rewritten in place
+            )  # a text that wraps cannot be rewritten in place
             self._write(f"\r{self._line}\033[K")
         elif tenths > self._tenths or now - self._shown_at >= INTERVAL:
             self._write(text + "\n")

@@ -1,6 +1,6 @@
 """Where the text of enwik8 comes from: --data is the raw file, a .gz or .zip of it, or a folder that holds enwik8, enwik8.gz or
-enwik8.zip; its default is the environment's LATE_PHASE_DATA. Without either, the copy in the cache is taken, and fetched first if there
-is none.
+enwik8.zip; its default is the environment's LATE_PHASE_DATA. Without either, the copy in the cache is used, which is downloaded first if
+there is none.
 
 A raw file is used where it is. An archive is unpacked into the cache once.
 """
@@ -27,8 +27,8 @@ from late_phase_cli import locations
 from late_phase_cli.errors import UserError
 
 BLOCK = 1 << 20
-# What a missing, damaged or foreign file, a full disk or a silent server can raise. A zip file without the text is a KeyError, one with
-# a password a RuntimeError, an answer that is no JSON a ValueError.
+# What a missing, damaged or wrong file, a full disk or an unresponsive server can raise. A zip file without the text is a KeyError, one with
+# a password a RuntimeError, an answer that is not JSON a ValueError.
 FAILURES = (
     OSError,
     EOFError,
@@ -67,7 +67,7 @@ def say(message):
 
 
 def reason(error):
-    if isinstance(error, KeyError):  # of a zip file, whose text str() would put in quotes
+    if isinstance(error, KeyError):  # from a zip file; str() would put its text in quotes
         return error.args[0]
     if not isinstance(error, OSError) or not error.strerror:
         return str(error) or type(error).__name__
@@ -84,13 +84,13 @@ def cached_file():
 
 
 def is_cached(text):
-    """By size alone: the sum was right when the file was put there."""
+    """By size only: the checksum was right when the file was put there."""
     return os.path.isfile(cached_file()) and os.path.getsize(cached_file()) == text.size
 
 
 @contextlib.contextmanager
 def work_folder():
-    """For half-written files: beside the final one, so that a rename suffices; every process has its own; gone afterwards."""
+    """For half-written files: beside the final one, so that a rename suffices; one per process, removed afterwards."""
     parent = os.path.dirname(cached_file())
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(
@@ -100,11 +100,11 @@ def work_folder():
 
 
 def copy_checked(source, target, text):
-    """Copies a stream (target None: only reads it), holding it against size and sum."""
+    """Copies a stream (target None: only reads it), checking its size and checksum."""
     size, md5 = 0, hashlib.md5(usedforsecurity=False)
     while block := source.read(BLOCK):
         size += len(block)
-        if size > text.size:  # not read on: a wrong file may be endless
+        if size > text.size:  # stop reading: a wrong file may be endless
             raise DataError(f"more than {text.size:,} bytes")
         md5.update(block)
         if target:
@@ -116,7 +116,7 @@ def copy_checked(source, target, text):
 
 
 def put_into_cache(source, text):
-    """Unpacks a stream, unless that has been done before."""
+    """Unpacks a stream, unless that has already been done."""
     if is_cached(text):
         return cached_file()
     say(f"Unpacking enwik8 to {cached_file()} ...")
@@ -169,7 +169,7 @@ def has_pip():
 
 
 def download_by_pip(text, folder):
-    """By pip, which knows this machine's mirrors and proxies."""
+    """With pip, which knows this machine's mirrors and proxies."""
     name = text.package.partition("==")[0]
     options = [
         "--quiet",
@@ -179,7 +179,7 @@ def download_by_pip(text, folder):
         "--no-binary",
         name,
     ]
-    # pip also asks the package for its dependencies, in files that belong to this folder as well.
+    # pip also asks the package for its dependencies, whose files should go into this folder, too.
     pip = subprocess.run(
         [sys.executable, "-m", "pip", "download", *options, "--dest", folder, text.package],
         stdin=subprocess.DEVNULL,
@@ -195,7 +195,7 @@ def download_by_pip(text, folder):
 
 
 def download_from_index(text, folder):
-    """Without pip, which an environment need not have."""
+    """Without pip, which an environment may lack."""
     name, _, version = text.package.partition("==")
     with urllib.request.urlopen(
         f"{text.index}/{name}/{version}/json", timeout=text.patience
@@ -239,7 +239,7 @@ def fetch(text):
 
 
 def find(data, text=Text()):
-    """The path of the raw text, checked. Notes of what is done go to standard error."""
+    """The path of the raw text, checked. Progress messages go to standard error."""
     name, path = (
         ("data", data)
         if data is not None
@@ -252,7 +252,7 @@ def find(data, text=Text()):
         raise DataError(
             f"`{name}` must be {text}: the file, a .gz or .zip of it, or the folder that holds it. "
             f"Received: {name}={path} ({reason(error)}). The file is at {text.url}; without --data and "
-            "LATE_PHASE_DATA it is fetched."
+            "LATE_PHASE_DATA it is downloaded."
         ) from error
     try:
         return cached_file() if is_cached(text) else fetch(text)

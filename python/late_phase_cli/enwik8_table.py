@@ -1,4 +1,4 @@
-"""The tables of an enwik8 run, or of a folder of runs: beside the paper's, and what of it is whose."""
+"""The tables of an enwik8 run, or of a folder of runs: the results beside the paper's, and what each part contributes."""
 
 from late_phase_cli import paired, run_table, text_table
 
@@ -9,7 +9,7 @@ PAPER = {
     "late-phase": (1.522, 1.633, 1.615),
 }
 NAMES = {"base": "Base", "rank1": "Base + Rank1", "late-phase": "Late-phase Rank1"}
-# What does to a network a part of what the late phase does: the difference is what the members add.
+# Controls, which do to a network part of what the late phase does: the difference is what the members add.
 CONTROLS = {
     "rank1-accumulation": "Base + Rank1, accumulation without members",
     "rank1-lower-rate": "Base + Rank1, lower rate from T0 on",
@@ -20,7 +20,7 @@ CONTROLS = {
 }
 
 
-# The differences that answer a question: (what it is called, model, less this one).
+# The differences that answer a question: (name, model, minus this model).
 DIFFERENCES = (
     ("Late-phase against Base", "late-phase", "base"),
     ("Base + Rank1 against Base", "rank1", "base"),
@@ -35,7 +35,7 @@ SETS = {"collapsed": "test", "swa": "test with SWA"}
 
 
 def bpc(result, split, weights=None):
-    """A metric of one run, or None if it has none such."""
+    """A metric of one run, or None if the run does not have it."""
     metrics = result[split] if weights is None else result[split].get(weights)
     return None if metrics is None else metrics["bpc"]
 
@@ -71,7 +71,7 @@ def render(results):
 
 
 def differences(runs):
-    """[(name, {weights: paired.Difference})] of the test BPC, of those DIFFERENCES whose runs there are."""
+    """[(name, {weights: paired.Difference})] of the test BPC, for those DIFFERENCES whose runs exist."""
     of = {
         (model, weights): {
             run["seed"]: value
@@ -94,7 +94,7 @@ def differences(runs):
 
 
 def difference_rows(found):
-    """Heads, rows and the sentence that explains them, each cell a text. `found`: of differences()."""
+    """Heads, rows and the sentence that explains them; cells are strings. `found`: from differences()."""
     several = any(one.seeds > 1 for _, its in found for one in its.values())
     weights = [name for name in SETS if any(name in its for _, its in found)]
     heads = ["difference in bits per character"]
@@ -124,7 +124,7 @@ def render_differences(runs):
 
 
 def render_members(runs):
-    """What the members are by themselves, in one line."""
+    """How the members do by themselves, in one line."""
     runs = [run for run in runs if run["test"].get("members")]
     alone = [member["bpc"] for run in runs for member in run["test"]["members"]]
     alone = [value for value in alone if value is not None]
@@ -161,7 +161,7 @@ def duration(seconds):
 
 
 def render_times(runs):
-    """How long a whole training takes, from (name, config, results) of short ones: the step's time, and what it comes to."""
+    """How long a whole training takes, from (name, config, results) of short ones: the time of a step, and the total."""
     rows = []
     for name, config, result in runs:
         step = result["seconds"] / result["steps"]

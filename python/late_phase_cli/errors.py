@@ -1,5 +1,5 @@
-"""What a user can put right: the driver prints the text, without a traceback, and ends with status
-2.
+"""Errors that a user can fix: the driver prints the message, without a traceback, and ends with
+status 2.
 """
 
 

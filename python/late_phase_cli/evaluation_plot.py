@@ -1,7 +1,7 @@
 """Draws the plots of an evaluation, from the evaluation.json that eval has written.
 
-reliability.png, and if they were asked for entropy.png (--ood), corruption.png (--corrupt) and flatness.png (--flatness). Those of an earlier
-evaluation in the folder go.
+reliability.png, and if requested entropy.png (--ood), corruption.png (--corrupt) and flatness.png (--flatness). Those of an earlier
+evaluation in the folder are removed.
 """
 
 import json
@@ -40,12 +40,12 @@ def load(folder):
 
 
 def number(value):
-    """A metric that was no number is null."""
+    """A metric that was not a number is null."""
     return math.nan if value is None else value
 
 
 def shown(evaluation):
-    """The rows to draw, with their labels: single members only if there is nothing else."""
+    """The rows to draw, with their labels; single members only if there is nothing else."""
     rows = evaluation["rows"]
     rows = [row for row in rows if not row["weights"].startswith("member-")] or rows
     several = len({row["run"] for row in rows}) > 1
@@ -176,7 +176,7 @@ def draw_flatness(evaluation):
     return figure
 
 
-# The plot's file -> what it is drawn from, if that is there, and what draws it.
+# The plot's file -> what it is drawn from, if that exists, and what draws it.
 PLOTS = {
     "reliability.png": (
         lambda evaluation: evaluation["rows"][0].get("reliability"),

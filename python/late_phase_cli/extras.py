@@ -1,4 +1,4 @@
-"""Packages that only some commands need: not requirements of the wheel, but of its extras."""
+"""Packages that only some commands need: not required by the wheel itself, but by its extras."""
 
 import importlib
 
@@ -10,13 +10,13 @@ class MissingExtra(UserError):
 
 
 def need(package, extra, purpose):
-    """The imported package, or a MissingExtra that says what it is needed for."""
+    """The imported package; raises MissingExtra, which says what it is needed for, if it is missing."""
     name = package.partition(".")[0]
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name != name:
-            raise  # the package is installed, but something that it requires is not
+            raise  # the package is installed, but something it requires is not
         raise MissingExtra(
             f"{purpose} needs {name}, which is not installed: pip install 'late_phase[{extra}]'"
         ) from None

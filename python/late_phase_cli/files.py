@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are complete or do not exist."""
 
 import contextlib
 import json
@@ -7,9 +7,7 @@ import os
 
 @contextlib.contextmanager
 def replacing(path):
-    """The name of a file to write aside, which takes the place of `path` at the end; on an error it
-    is removed.
-    """
+    """The name of a temporary file, which replaces `path` at the end; on an error it is removed."""
     aside = f"{path}.part{os.getpid()}"
     try:
         yield aside

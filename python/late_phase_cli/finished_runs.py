@@ -7,7 +7,7 @@ import os
 
 from late_phase_cli import files, model_names, noise_law, run_files
 
-# What a program's optimizer lowers, as results.json and metrics.jsonl have it.
+# The loss that a program minimises, as results.json and metrics.jsonl call it.
 LOSSES = {"enwik8": "bpc", "cifar": "nll"}
 
 
@@ -20,7 +20,7 @@ class FinishedRun:
     folder: str
     config: dict
     results: dict
-    curve: dict  # epoch -> loss of the plain weights: of validation, or in training
+    curve: dict  # epoch -> loss of the plain weights: on validation data, or in training
 
     @property
     def program(self):
@@ -48,7 +48,7 @@ class FinishedRun:
 
     @property
     def late_epochs(self):
-        """The length of its late phase; where it has none, the paper's share of the training."""
+        """The length of its late phase; if it has none, the paper's share of the training."""
         t0 = self.config["t0"]
         return self.epochs - t0 if 0 < t0 < self.epochs else 0.4 * self.epochs
 
@@ -71,7 +71,7 @@ class FinishedRun:
 
 
 def curve_of(rows, key, split):
-    """{epoch: loss} of the evaluations, or where these are too few for a trend of the training, epoch by epoch."""
+    """{epoch: loss} of the evaluations or, if these are too few for a trend, of the training, epoch by epoch."""
     evaluations = {
         row["epoch"]: row[key]
         for row in rows
@@ -91,7 +91,7 @@ def curve_of(rows, key, split):
 
 
 def read(folder):
-    """The run in a folder; NotFinished if it goes on."""
+    """The run in a folder; raises NotFinished if it is not complete."""
     config = run_files.read_config(folder)
     path = os.path.join(folder, "results.json")
     if not os.path.exists(path):

@@ -1,10 +1,10 @@
 """Ctrl-C and SIGTERM in the driver.
 
-The first is acknowledged at once and passed on to whatever the driver has started. Work of the
-driver's own is given up by a KeyboardInterrupt, and files in the making are removed; a program that
-was started ends by itself, having saved what it has to save (`patient`). The driver then ends with
-the shell's status for the signal, 130 or 143. A second Ctrl-C ends everything at once; a second
-SIGTERM does not, because those who send it may do so twice.
+The first one is acknowledged at once and passed on to whatever the driver has started. The driver's
+own work is abandoned by a KeyboardInterrupt, and unfinished files are removed; a program that was
+started ends by itself once it has saved its state (`patient`). The driver then ends with the
+shell's status for the signal, 130 or 143. A second Ctrl-C ends everything at once; a second SIGTERM
+does not, because whoever sends one may well send two.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ _acknowledged = threading.Event()
 
 
 def listen():
-    """Also where the signals are ignored on entry, as they are in the background of a shell script."""
-    # Python's own handlers wait until the main thread comes back from whatever it calls. The thread
+    """Works even if the signals are ignored on entry, as in the background of a shell script."""
+    # Python's own handlers wait until the main thread returns from whatever it calls. The thread
     # that reads this pipe does not.
     heard, told = os.pipe()
     os.set_blocking(told, False)
@@ -36,15 +36,15 @@ def listen():
 
 
 def status():
-    """To exit with, once a signal came and was acknowledged."""
+    """The status to exit with after a signal that was acknowledged."""
     _acknowledged.wait(1)
     return 128 + came[0]
 
 
 @contextlib.contextmanager
 def patient(acknowledgement=""):
-    """In here a signal is passed on, and nothing is given up: what was started is waited for. The
-    text ends the acknowledgement.
+    """In here a signal is passed on and nothing is abandoned: the driver waits for what it has
+    started. The text ends the acknowledgement.
     """
     with _set(True, acknowledgement):
         yield
@@ -52,7 +52,7 @@ def patient(acknowledgement=""):
 
 @contextlib.contextmanager
 def impatient():
-    """Inside of `patient`: in here a signal is a KeyboardInterrupt again."""
+    """Within `patient`: in here a signal is a KeyboardInterrupt again."""
     with _set(False, _acknowledgement):
         yield
 
@@ -94,13 +94,13 @@ def _watch(heard):
     """In a thread of its own."""
     presses, told = 0, set()
     while True:
-        # Once a signal came, also those children are told which were being started at that moment;
-        # but each is told once.
+        # After a signal, children that were being started at that moment are told, too, but each only
+        # once.
         if not _acknowledged.is_set() or select.select([heard], [], [], 0.2)[0]:
             numbers = [number for number in os.read(heard, 64) if number in SIGNALS]
             if numbers and not _acknowledged.is_set():
                 clear = "\r\033[K" if os.isatty(2) else ""
-                with contextlib.suppress(OSError):  # nobody may be listening any more
+                with contextlib.suppress(OSError):  # the reader may be gone
                     os.write(
                         2, f"{clear}{locations.command()}: interrupted{_acknowledgement}\n".encode()
                     )
@@ -111,6 +111,6 @@ def _watch(heard):
             tell(others, signal.SIGTERM)
             told |= others
         if presses > 1:
-            time.sleep(0.5)  # in which they may still say something
+            time.sleep(0.5)  # time in which they may still print something
             tell(children(), signal.SIGKILL)
             os._exit(128 + signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The noise law beside what was measured, over many settings: tables, and a fit over K.
+"""The noise law compared with measurements, over many settings: tables, and a fit over K.
 
 A setting is a network with its training; what was done to it from T0 on (accumulation, a lower rate, a late phase) is compared
 with the same network, seed by seed. It does not matter which folder a run is in, so that records of `train --model all`, of
@@ -14,7 +14,7 @@ import statistics
 
 from late_phase_cli import finished_runs, noise_law, run_table, text_table
 
-# Settings that a network without a treatment does not look at, or that change no number.
+# Settings that a network without a treatment ignores, or that change no number.
 _OF_TREATMENTS = ("members", "t0", "sigma", "gamma", "base_decay_scale", "freeze_base", "late_rate")
 _OF_NO_NUMBER = ("model", "seed", "seeds", "log_every", "evaluate_every", "checkpoint_every")
 NAMES = {
@@ -23,12 +23,12 @@ NAMES = {
     "late-phase": "late phase",
     "decay": "falling rate",
 }
-# What the law speaks about: of a late phase it knows the rarer steps, not the members.
+# What the law covers: of a late phase, the rarer steps but not the members.
 _LAWFUL = ("accumulation", "lower-rate", "late-phase")
 
 
 def read_all(*patterns):
-    """The finished runs with SWA below the folders that the patterns name."""
+    """The finished runs with SWA in the folders that match the patterns."""
     folders = sorted({folder for pattern in patterns for folder in glob.glob(pattern)})
     found = []
     for folder in folders:
@@ -70,14 +70,14 @@ class Comparison:
 
     @property
     def members(self):
-        """K: over how many minibatches noise is averaged, or to the root of what a lower rate corresponds."""
+        """K: the number of minibatches over which noise is averaged, or the K whose root a lower rate corresponds to."""
         config = self.treated.config
         if self.treated.treatment == "lower-rate" and config.get("late_rate"):
             return config["late_rate"] ** -2
         return config["members"]
 
     def mean(self, value):
-        """Of value(plain, treated) over the seeds."""
+        """The mean of value(plain, treated) over the seeds."""
         return statistics.fmean(value(*pair) for pair in self.pairs)
 
     def predicted(self):
@@ -89,7 +89,7 @@ class Comparison:
         )
 
     def progress_lost(self):
-        """What slower steps from T0 on cost at the plain network's trend; None if that is too short."""
+        """What slower steps from T0 on cost, by the plain network's trend; None if that is too short."""
         trends = [plain.trend() for plain, _ in self.pairs]
         if None in trends:
             return None
@@ -103,21 +103,21 @@ class Comparison:
         return self.mean(lambda _, treated: treated.loss("collapsed", "test"))
 
     def difference(self, weights="collapsed"):
-        """Test loss with the treatment less that without."""
+        """Test loss with the treatment minus that without."""
         return self.mean(
             lambda plain, treated: treated.loss(weights, "test") - plain.loss(weights, "test")
         )
 
 
 def _order(one):
-    """Small networks first, then the treatments, then K."""
+    """Sorts by network, small ones first, then by treatment, then by K."""
     run, names = one.treated, ("units", "train_characters", "learning_rate", "member_learning_rate")
     settings = [run.config.get(name) or 0 for name in names]
     return run.network, settings, run.treatment, run.config["t0"], one.members, run.config["sigma"]
 
 
 def comparisons(runs):
-    """Of all runs that have a partner."""
+    """The comparisons of all runs that have a partner."""
     plain, treated = {}, collections.defaultdict(dict)
     for run in runs:
         if not run.treatment:
@@ -203,7 +203,7 @@ class KSweep:
 
 
 def k_sweeps(found):
-    """Of comparisons: those settings of which there are enough values of K for a fit."""
+    """Those settings among the comparisons that have enough values of K for a fit."""
     groups = collections.defaultdict(list)
     for one in found:
         if one.treated.treatment == "accumulation":

@@ -1,8 +1,8 @@
 """Where things are: the C++ program, its presets, TensorFlow's libraries, cache and repository.
 
-tools/latephase says where the repository is (LATE_PHASE_PROJECT). Elsewhere the wheel was
-installed, which has the program and the presets in this package. LATE_PHASE_PROGRAM and
-LATE_PHASE_PRESETS name others.
+tools/latephase says where the repository is (LATE_PHASE_PROJECT). Otherwise the wheel is installed,
+which has the program and the presets in this package. LATE_PHASE_PROGRAM and LATE_PHASE_PRESETS
+override these.
 """
 
 import contextlib
@@ -20,23 +20,23 @@ class Missing(UserError):
 
 
 def command():
-    """The driver as its user types it."""
+    """The driver's name as the user types it."""
     return os.environ.get("LATE_PHASE_COMMAND", "latephase")
 
 
 def cache_folder():
-    """As tools/setup has it."""
+    """The same folder as in tools/setup."""
     parent = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(parent, "late_phase")
 
 
 def repository():
-    """The folder of the repository, which tools/latephase names; None elsewhere."""
+    """The folder of the repository, as given by tools/latephase; None outside of it."""
     return os.environ.get("LATE_PHASE_PROJECT")
 
 
 def built(path):
-    """What Bazel built for the target of that path."""
+    """What Bazel has built for the target with that path."""
     return os.path.join(os.path.realpath(os.path.join(repository(), "bazel-bin")), path)
 
 
@@ -48,19 +48,19 @@ def program():
 
 
 def presets():
-    """The folder of PROGRAM-NAME.toml."""
+    """The folder of the presets, PROGRAM-NAME.toml."""
     if repository():
         return _find("LATE_PHASE_PRESETS", os.path.join(repository(), "models", "presets"))
     return _find("LATE_PHASE_PRESETS", os.path.join(_PACKAGE, "presets"))
 
 
 def _find(variable, path):
-    """The path that the environment variable has, else the given one."""
+    """The path in the environment variable, or else the given one."""
     named = os.environ.get(variable)
     if os.path.exists(named or path):
         return named or path
     if named:
-        raise Missing(f"`{variable}` must name what exists. Received: {variable}={named}")
+        raise Missing(f"`{variable}` must be an existing path. Received: {variable}={named}")
     raise Missing(
         f"{path} is missing. In the repository, tools/latephase builds what it needs; elsewhere, "
         "install the wheel: pip install late_phase-*.whl"
@@ -68,13 +68,13 @@ def _find(variable, path):
 
 
 def libraries():
-    """What the program's environment must have for it to find TensorFlow's libraries.
+    """What the program needs in its environment to find TensorFlow's libraries.
 
     The program of the wheel looks for them in the folder `tensorflow` beside this package, where
-    pip puts it. The two are apart where one was installed for a user and the other for all users.
+    pip puts it. The two are apart if one was installed for one user and the other for all users.
     """
     if repository() or "LATE_PHASE_PROGRAM" in os.environ:
-        return {}  # Bazel has written into the program where they are.
+        return {}  # Bazel has written their location into the program.
     folder = _tensorflow()
     beside = os.path.join(os.path.dirname(_PACKAGE), "tensorflow")
     if os.path.exists(beside) and os.path.samefile(folder, beside):

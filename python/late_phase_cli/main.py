@@ -1,6 +1,6 @@
 """The command line: every command, what it takes, and the function that does it.
 
-Flags of train, eval, sample and nqp belong to the C++ program and reach it untouched. What a
+The flags of train, eval, sample and nqp belong to the C++ program and are passed on unchanged. What a
 command needs is imported when it runs, so that --help takes no time.
 """
 
@@ -89,7 +89,7 @@ def in_repository(function):
     def run(options):
         if not locations.repository():
             raise UserError(
-                f"{options.command} works in the repository of late_phase only, as `tools/latephase {options.command}`."
+                f"{options.command} works only in the late_phase repository, as `tools/latephase {options.command}`."
             )
         from late_phase_cli import repository
 
@@ -112,9 +112,9 @@ def completion(options):
 
 
 def check_program(options):
-    """Of train and sweep: what is wrong with the program."""
+    """What is wrong with the program that train or sweep was given."""
     if not options.program or options.program.startswith("-"):
-        return f"{options.command} needs to know what, before its flags: {' or '.join(TRAINED)}"
+        return f"{options.command} needs the name of a training program before its flags: {' or '.join(TRAINED)}"
     return (
         None
         if options.program in TRAINED
@@ -134,7 +134,7 @@ def check_benchmark(options):
 
 
 def bench_targets(options):
-    """Keras's is all Python."""
+    """The benchmark of Keras is all Python."""
     return (
         LIBRARY
         if options.benchmark == "keras"
@@ -149,8 +149,8 @@ def make_parser():
         allow_abbrev=False,
         formatter_class=Formatter,
         description="Trains, evaluates and compares networks with late-phase weights.",
-        epilog=f"`{me} COMMAND --help` says more about a command. "
-        "The last five work in the repository only.",
+        epilog=f"`{me} COMMAND --help` describes a command. "
+        "The last five work only in the repository.",
     )
     commands = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", parser_class=Parser
@@ -185,8 +185,8 @@ def make_parser():
         return one
 
     def add_untouched(name, run, help, targets=(), first=None, **options):
-        """A command whose arguments are none of argparse's, whatever they begin with; `first` is
-        the name of one that must be there.
+        """A command whose arguments argparse leaves alone, whatever they begin with; `first` is the
+        name of a required one.
         """
         one = add(
             name, run, help, targets, first=first, add_help=False, prefix_chars="\0", **options
@@ -207,9 +207,9 @@ def make_parser():
         epilog=f"`{me} train enwik8 --help` lists the flags of a program.",
     )
     add_untouched(
-        "eval", run_program, "metrics of trained runs' weights, and of ensembles of runs", PROGRAM
+        "eval", run_program, "evaluate the weights of trained runs, and ensembles of runs", PROGRAM
     )
-    add_untouched("sample", run_program, "text that a trained run writes", PROGRAM)
+    add_untouched("sample", run_program, "write text with a trained run", PROGRAM)
     add_untouched("nqp", run_program, "the noisy quadratic problem: table, plot, results", PROGRAM)
     one = add("plot", plot, "draw the plots of a run, a sweep or an evaluation again")
     one.add_argument(
@@ -221,7 +221,7 @@ def make_parser():
         add(
             "sweep",
             sweep,
-            "train at several values of settings and compare",
+            "train with several values of settings and compare",
             PROGRAM,
             check_program,
             SWEEP,
@@ -231,7 +231,7 @@ def make_parser():
     one = add(
         "report",
         report,
-        "one HTML page of runs and sweeps: metrics, curves, settings",
+        "one HTML page about runs and sweeps: metrics, curves, settings",
         description=REPORT,
     )
     one.add_argument(
@@ -247,7 +247,7 @@ def make_parser():
     one = add(
         "advise",
         advise,
-        "what SWA, accumulation, a lower rate or a late phase would bring a run",
+        "what a run would gain from SWA, accumulation, a lower rate or a late phase",
         description=ADVISE,
     )
     one.add_argument(
@@ -256,7 +256,7 @@ def make_parser():
     one = add(
         "completion",
         completion,
-        "completion of commands and flags, to be sourced by a shell",
+        "a script for your shell that completes commands and flags",
         PROGRAM,
         description=f"Completion of commands and flags, for ~/.bashrc:\n\n  source <({me} completion bash)",
     )
@@ -271,7 +271,7 @@ def make_parser():
     add_untouched(
         "bench",
         in_repository("bench"),
-        f"time something against its peers: {', '.join(BENCHMARKS)}",
+        f"run a benchmark: {', '.join(BENCHMARKS)}",
         bench_targets,
         "benchmark",
         check=check_benchmark,
@@ -285,61 +285,61 @@ def make_parser():
         ("//kernels:cuda_reports", *LIBRARY),
     )
     one.add_argument("--write", action="store_true", help="also record them in docs/results")
-    one = add("docs", in_repository("docs"), "the documentation as a site with search")
-    one.add_argument("--out", metavar="DIR", help="the folder of the site; made if it is not there")
+    one = add("docs", in_repository("docs"), "build the documentation as a website with search")
+    one.add_argument("--out", metavar="DIR", help="the folder for the site; created if necessary")
     one.set_defaults(
-        check=lambda options: None if options.out else "docs needs --out and the folder of the site"
+        check=lambda options: (
+            None if options.out else "docs needs --out and the folder for the site"
+        )
     )
     add_untouched(
         "python",
         in_repository("python"),
-        "the project's Python, in which `import late_phase` works",
+        "run the project's Python, in which `import late_phase` works",
         LIBRARY,
     )
     one = add(
         "wheel",
         in_repository("wheel"),
-        "the packages as a wheel for pip, checked",
+        "build the packages as a wheel for pip, and check it",
         (*LIBRARY, *PROGRAM),
     )
-    one.add_argument(
-        "--out", metavar="DIR", help="the folder to put the wheel into; made if it is not there"
-    )
+    one.add_argument("--out", metavar="DIR", help="the folder for the wheel; created if necessary")
     one.set_defaults(
         check=lambda options: (
-            None if options.out else "wheel needs --out and the folder to put it into"
+            None if options.out else "wheel needs --out and the folder for the wheel"
         )
     )
     return parser
 
 
-SWEEP = """Trains a program at several values of its settings, each an ordinary run, and compares the results.
+SWEEP = """Trains a program with several values of its settings, each an ordinary run, and compares the results.
 
   sweep cifar --preset convnet-quick --data DIR --out runs/k-sweep --over members=1,2,5,10 --seeds 3
 
-OUT/members-5/seed-0 is a run like any other. One member is the model without late-phase weights
-(enwik8: rank1). Several --over are taken one at a time, the preset giving the rest, or as a grid.
-Flags that are not listed here go to every run: see train PROGRAM --help. The same command again
-resumes what was interrupted and leaves alone what has finished; with more values or seeds it adds
-them."""
-REPORT = """One HTML page of training runs and sweeps, to read, to print and to pass on: it needs no other
-file and no network.
+OUT/members-5/seed-0 is a run like any other. One member means the model without late-phase weights
+(enwik8: rank1). Several --over are varied one at a time, with the preset's values for the rest, or
+as a grid. Flags that are not listed here are passed on to every run: see train PROGRAM --help. The
+same command again resumes what was interrupted and skips what has finished; with more values or
+seeds, it adds them."""
+REPORT = """One HTML page about training runs and sweeps, to read, print or send: it needs no other file and
+no network.
 
   report runs/cifar-convnet runs/k-sweep --out report.html
 
-The test metrics of all runs side by side, the settings in which they differ, curves, cost, and
-evaluations (RUN/evaluation) where there are any. The curves of a sweep's runs are shown when these
-are named themselves."""
+It shows the test metrics of all runs side by side, the settings in which they differ, curves, cost, and
+evaluations (RUN/evaluation) if there are any. The curves of a sweep's runs are shown if the runs
+themselves are named."""
 
 
-ADVISE = """What SWA, accumulation, a lower rate or a late phase would bring a finished run.
+ADVISE = """What a finished run would have gained from SWA, accumulation, a lower rate or a late phase.
 
   advise runs/enwik8
 
-How much noise there is at the end of the training (the loss less the loss with SWA), whether the
-loss has reached a plateau, what the noise law says of each, what recorded runs have shown, and a
-recommendation. Of a run without SWA: what to measure. The law is Adam's; of image networks, which
-SGD trains, it says what holds there."""
+Says how much noise there is at the end of the training (the loss minus the loss with SWA), whether
+the loss has reached a plateau, what the noise law predicts for each, what recorded runs have shown,
+and a recommendation. For a run without SWA, it says what to measure. The law holds for Adam; for
+image networks, which SGD trains, it says what holds there."""
 
 
 def add_sweep(one):
@@ -355,7 +355,7 @@ def add_sweep(one):
     one.add_argument(
         "--grid",
         action="store_true",
-        help="every combination of the values, instead of one setting at a time",
+        help="train every combination of the values, instead of one setting at a time",
     )
     one.add_argument(
         "--seeds",
@@ -363,10 +363,10 @@ def add_sweep(one):
         **count,
         help="runs of each point, with consecutive seeds (default: 1)",
     )
-    one.add_argument("--seed", default=0, **count, help="the first of them (default: 0)")
+    one.add_argument("--seed", default=0, **count, help="the first seed (default: 0)")
     one.add_argument("--model", help="the model to train (default: late-phase)")
     one.add_argument(
-        "--out", metavar="DIR", help="folder of the sweep (default: runs/PROGRAM-sweep)"
+        "--out", metavar="DIR", help="folder for the sweep (default: runs/PROGRAM-sweep)"
     )
     one.add_argument(
         "--parallel",
@@ -375,12 +375,12 @@ def add_sweep(one):
         help="runs at a time, each with memory of its own (default: one per core; with a GPU one)",
     )
     one.add_argument(
-        "--threads", **count, help="of each run (default: the cores shared among the runs)"
+        "--threads", **count, help="threads of each run (default: the cores divided among the runs)"
     )
 
 
 def parse(arguments):
-    """The options of a command line. Prints help and complaints, and exits with them."""
+    """The options of a command line. For help or an error, prints it and exits."""
     parser = make_parser()
     if not arguments:
         parser.error("a command is missing")
@@ -408,7 +408,7 @@ def main(arguments=None):
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if (
         "LATE_PHASE_TARGETS" in os.environ
-    ):  # tools/latephase asks what is to be built, before anything is
+    ):  # tools/latephase asks what to build before it builds anything
         os.write(
             int(os.environ["LATE_PHASE_TARGETS"]),
             " ".join(["run", *options.targets(options)]).encode(),
@@ -419,7 +419,7 @@ def main(arguments=None):
     except KeyboardInterrupt:
         return interrupt.status()
     except Exception as error:
-        if interrupt.came:  # what failed is what was told to end
+        if interrupt.came:  # what failed had been told to end
             return interrupt.status()
         if not isinstance(error, (UserError, OSError)):
             raise

@@ -1,6 +1,6 @@
 """The methods that the paper compares, in one table: python -m late_phase_cli.methods_table FOLDER
 
-FOLDER holds a folder of `tools/latephase eval` for each of EVALUATIONS.
+FOLDER holds a folder written by `tools/latephase eval` for each of EVALUATIONS.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 
 from late_phase_cli import text_table
 
-# A row: its name, the evaluation it is of, the weights there, and the run if it is not that of the folder's name. Of several runs the mean.
+# A row: its name, its evaluation, the weights there, and the run if it is not named like the folder. For several runs, the mean.
 ROWS = [
     ("base, mean of 3 seeds", "base", "collapsed", None),
     ("base, seed 0 as below", "base", "collapsed", "runs/methods/base-0"),
@@ -25,7 +25,7 @@ ROWS = [
     ("deep ensemble of 3", "base", "collapsed", "ensemble of 3 runs"),
 ]
 EVALUATIONS = sorted({evaluation for _, evaluation, _, _ in ROWS})
-SIGMA = 0.2  # at which the table has the flatness
+SIGMA = 0.2  # the σ at which the table gives the flatness
 
 
 def mean(values):
@@ -34,7 +34,7 @@ def mean(values):
 
 
 def flatness(evaluation, weights, runs):
-    """The mean of δL(SIGMA) over the runs, and a run's mean standard error over the draws; a dash for what is no single network."""
+    """The mean of δL(SIGMA) over the runs, and a run's mean standard error over the draws; a dash if it is not a single network."""
     points = [
         point
         for curve in evaluation["flatness"]["curves"]

@@ -1,6 +1,6 @@
 """What the metrics and weight sets of a results.json are called in tables, how many digits they have, and which way is better.
 
-Of the metrics this is declared in metrics.json beside this file, which the C++ program has built in.
+For the metrics, this is declared in metrics.json beside this file, which is built into the C++ program.
 """
 
 import dataclasses
@@ -14,22 +14,22 @@ class Metric:
     name: str  # in results.json
     head: str  # in tables
     label: str = ""  # in plots
-    unit: str = ""  # behind a number in a sentence
-    digits: int = 4  # behind the point
-    scale: float = 1  # 100 for shares in percent
+    unit: str = ""  # after a number in a sentence
+    digits: int = 4  # after the decimal point
+    scale: float = 1  # 100 for percentages
     lower_is_better: bool = True
 
     def number(self, value):
-        """As a table shows it; a metric that is not finite is null in results.json."""
+        """The number as tables show it; a metric that is not finite is null in results.json."""
         return "–" if value is None else f"{self.scale * value:.{self.digits}f}"
 
 
-# By name, in the order of columns. The first that a run has is drawn.
+# By name, in the order of columns. The first one that a run has is plotted.
 METRICS = {
     one["name"]: Metric(**one)
     for one in json.loads(pathlib.Path(__file__).with_name("metrics.json").read_text())
 }
-# Metrics that say how good a model is; the others say how sure it is of it, or the same again.
+# Metrics that say how good a model is; the others say how confident it is, or repeat these.
 MAIN_METRICS = ("bpc", "accuracy", "nll")
 # By the name in results.json, in the order of columns.
 WEIGHTS = {"collapsed": "collapsed", "swa": "SWA", "current": "one member", "ensemble": "ensemble"}
@@ -44,13 +44,13 @@ def weights_name(name):
 
 
 def in_order(names, known):
-    """Distinct names, the known ones first in their order."""
+    """Distinct names: the known ones first, in their order."""
     names = set(names)
     return [name for name in known if name in names] + sorted(names - set(known))
 
 
 def columns_of(tests):
-    """[(weights, metric)] that the given parts "test" of results have. The list "members" is no weight set of its own."""
+    """[(weights, metric)] that the given parts "test" of results have. The list "members" is not a weight set."""
     sets = in_order(
         (
             weights
@@ -68,7 +68,7 @@ def columns_of(tests):
 
 
 def without_loss(columns):
-    """The columns but for a loss beside the metric that is made from it: BPC is loss / ln 2."""
+    """The columns without a loss whose metric is also there: BPC is loss / ln 2."""
     return [
         (weights, metric)
         for weights, metric in columns
@@ -77,7 +77,7 @@ def without_loss(columns):
 
 
 def mean_and_error(values):
-    """Mean and its standard error; of a single value there is no error, and without a finite one there is neither."""
+    """The mean and its standard error; a single value has no error, and without finite values there is neither."""
     values = [value for value in values if value is not None]
     if not values:
         return None, None
@@ -100,7 +100,7 @@ def best_of(values, metric):
 
 
 def value_text(value):
-    """A setting as config.toml has it, with no more digits than it needs."""
+    """A setting as in config.toml, with no more digits than it needs."""
     return (
         str(value).lower()
         if isinstance(value, bool)

@@ -2,7 +2,7 @@
 
 # The network that `late-phase` is until its members are spawned, by program.
 LATE_PHASE_NETWORK = {"cifar": "base", "enwik8": "rank1"}
-# Controls. Behind the name of their network, which is "base" where there is none.
+# Controls. Their name follows that of their network, which is "base" if there is none.
 TREATMENTS = ("accumulation", "lower-rate", "decay")
 
 
@@ -23,5 +23,5 @@ def single(program, model):
 
 
 def has_members(program, model):
-    """Whether K makes a difference to it; a falling rate has none."""
+    """Whether K makes a difference to it; to a falling rate it does not."""
     return parts_of(program, model)[1] in ("late-phase", "accumulation", "lower-rate")

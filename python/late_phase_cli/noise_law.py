@@ -2,8 +2,8 @@
 
 Around a minimum with curvature h, Adam at the rate η turns the noise s of a minibatch's gradient into a stationary variance
 η s / (2 h) of the weight, and so into an excess loss of η s / 4 per weight. One update for K minibatches sees their mean, whose
-noise is s / √K: the excess falls to 1/√K of it. A rate of η / √K does the same. SWA removes nearly all of the excess, so that it
-can be read off a run: loss − loss with SWA.
+noise is s / √K: the excess falls by a factor of √K. A rate of η / √K does the same. SWA removes nearly all of the excess, so it can
+be read off a run: loss − loss with SWA.
 
 The law is about noise alone. It holds on a plateau; where the loss still falls, rarer steps also make it fall more slowly
 (`progress_lost`). It says nothing about members, whose own noise their mean divides by K, nor about SGD, whose steps grow with the
@@ -19,7 +19,7 @@ EXPONENT = 0.5
 
 
 def accumulated(loss, with_swa, members, exponent=EXPONENT):
-    """The loss that accumulation over `members` minibatches, or the rate divided by their root, leads to."""
+    """The loss after accumulation over `members` minibatches, or with the rate divided by their root."""
     return loss - (1 - members**-exponent) * (loss - with_swa)
 
 
@@ -36,7 +36,7 @@ class Trend:
 
 
 def trend(epoch_losses):
-    """Of {epoch: mean training loss of that epoch}, epochs counted from 1; None with fewer than three in the second half."""
+    """The trend of {epoch: mean training loss of that epoch}, epochs counted from 1; None with fewer than three in the second half."""
     last = max(epoch_losses, default=0)
     points = [(math.log(epoch), loss) for epoch, loss in epoch_losses.items() if epoch > last / 2]
     if len(points) < 3:
@@ -46,7 +46,7 @@ def trend(epoch_losses):
 
 
 def progress_lost(of, now, epochs, slowdown):
-    """What `epochs` more epochs from epoch `now` on bring less if weights move `slowdown` times as slowly."""
+    """How much less `epochs` more epochs from epoch `now` on bring if weights move `slowdown` times as slowly."""
     return of.fall(now, now + epochs) - of.fall(now, now + epochs / slowdown)
 
 
@@ -62,7 +62,7 @@ class Fit:
 
 
 def fit(points):
-    """Of {(seed, members): loss}; every seed has its own floor. Needs at least two more points than parameters."""
+    """The fit of {(seed, members): loss}; every seed has its own floor. Needs at least two more points than parameters."""
     seeds = sorted({seed for seed, _ in points})
     members = numpy.array([members for _, members in points], float)
     losses = numpy.array(list(points.values()), float)
@@ -78,7 +78,7 @@ def fit(points):
         solution = numpy.linalg.lstsq(design, losses, rcond=None)[0]
         return solution, losses - design @ solution
 
-    # The squares over the exponent have one minimum: a scan, then smaller and smaller steps around it.
+    # The sum of squares has one minimum over the exponent: a scan, then smaller and smaller steps around it.
     low, high = 0.01, 5.0
     for _ in range(6):
         grid = numpy.linspace(low, high, 41)

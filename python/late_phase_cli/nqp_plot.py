@@ -14,105 +14,89 @@ def errors(rows, name):
     return [row[name] or 0 for row in rows]
 
 
+def draw_formula(axes, rows, name, colour, label):
+    """A line through what theory says of each K."""
+    values = column(rows, name)
+    axes.plot(column(rows, "members"), values, "-", color=colour, linewidth=1.2, label=label)
+
+
+def draw_one_over_k(axes, rows, name, label):
+    """Where 1/K would lead from the first value on."""
+    members = column(rows, "members")
+    values = [rows[0][name] * members[0] / k for k in members]
+    axes.plot(members, values, ":", color=plot_style.GREY, label=label)
+
+
+def draw_simulated(axes, rows, name, error, label, **style):
+    """Points with their standard errors."""
+    axes.errorbar(
+        column(rows, "members"),
+        column(rows, name),
+        yerr=errors(rows, error),
+        elinewidth=1,
+        label=label,
+        **style,
+    )
+
+
+def draw_late_phase(axes, rows, markersize):
+    draw_simulated(
+        axes,
+        rows,
+        "late_phase",
+        "late_phase_error",
+        "late-phase weights, simulated",
+        fmt="o",
+        color=plot_style.BLUE,
+        markersize=markersize,
+        capsize=2,
+    )
+
+
+def draw_note(axes, text):
+    axes.text(0.04, 0.06, text, transform=axes.transAxes, fontsize=8.5, color="#333333")
+
+
 def draw_steady_state(axes, results):
     rows = results["rows"]
-    members = column(rows, "members")
-    axes.plot(
-        members,
-        [rows[0]["late_phase_theory"] / k * members[0] for k in members],
-        ":",
-        color=plot_style.GREY,
-        label="1/K line, late-phase formula",
-    )
-    axes.plot(
-        members,
-        column(rows, "closed_form"),
-        "-",
-        color=plot_style.ORANGE,
-        linewidth=1.2,
-        label="K models, closed form",
-    )
-    axes.errorbar(
-        members,
-        column(rows, "full_ensemble"),
-        yerr=errors(rows, "closed_form_error"),
+    draw_one_over_k(axes, rows, "late_phase_theory", "1/K line, late-phase formula")
+    draw_formula(axes, rows, "closed_form", plot_style.ORANGE, "K models, closed form")
+    draw_simulated(
+        axes,
+        rows,
+        "full_ensemble",
+        "closed_form_error",
+        "K models, simulated",
         fmt="s",
         color=plot_style.ORANGE,
         markersize=9,
         markerfacecolor="white",
-        elinewidth=1,
         capsize=3,
-        label="K models, simulated",
     )
-    axes.errorbar(
-        members,
-        column(rows, "late_phase"),
-        yerr=errors(rows, "late_phase_error"),
-        fmt="o",
-        color=plot_style.BLUE,
-        markersize=4,
-        elinewidth=1,
-        capsize=2,
-        label="late-phase weights, simulated",
-    )
+    draw_late_phase(axes, rows, markersize=4)
     axes.set_title(
         f"Steady state: learning rate {results['lr']:g}, {results['iterations']:,} updates",
         fontsize=10,
     )
     if results["late_phase_slope"] is not None:
-        axes.text(
-            0.04,
-            0.06,
+        draw_note(
+            axes,
             f"slopes of log loss over log K\nlate-phase {results['late_phase_slope']:.2f}, K models "
             f"{results['full_ensemble_slope']:.2f}",
-            transform=axes.transAxes,
-            fontsize=8.5,
-            color="#333333",
         )
 
 
 def draw_drift(axes, results):
     rows = results["drift"]
-    members = column(rows, "members")
-    axes.plot(
-        members,
-        [rows[0]["long_run_theory"] / k * members[0] for k in members],
-        ":",
-        color=plot_style.GREY,
-        label="1/K line",
-    )
-    axes.plot(
-        members,
-        column(rows, "long_run_theory"),
-        "-",
-        color=plot_style.BLUE,
-        linewidth=1.2,
-        label="long-run formula",
-    )
-    axes.errorbar(
-        members,
-        column(rows, "late_phase"),
-        yerr=errors(rows, "late_phase_error"),
-        fmt="o",
-        color=plot_style.BLUE,
-        markersize=5,
-        elinewidth=1,
-        capsize=2,
-        label="late-phase weights, simulated",
-    )
+    draw_one_over_k(axes, rows, "long_run_theory", "1/K line")
+    draw_formula(axes, rows, "long_run_theory", plot_style.BLUE, "long-run formula")
+    draw_late_phase(axes, rows, markersize=5)
     axes.set_title(
         f"Drifted: learning rate {results['drift_lr']:g}, {results['drift_iterations']:,} updates",
         fontsize=10,
     )
     if results["drift_slope"] is not None:
-        axes.text(
-            0.04,
-            0.06,
-            f"slope {results['drift_slope']:.2f}",
-            transform=axes.transAxes,
-            fontsize=8.5,
-            color="#333333",
-        )
+        draw_note(axes, f"slope {results['drift_slope']:.2f}")
 
 
 def draw(results):

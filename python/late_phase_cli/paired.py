@@ -12,7 +12,7 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.2
 
 
 def t_quantile(freedom):
-    """The 97.5 % quantile of Student's t distribution; beyond the table by its expansion around the normal one."""
+    """The 97.5 % quantile of Student's t distribution; beyond the table, from its expansion around the normal one."""
     if freedom <= len(_T):
         return _T[freedom - 1]
     z = statistics.NormalDist().inv_cdf(0.975)
@@ -21,11 +21,11 @@ def t_quantile(freedom):
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Of one model's metric less another's, over seeds that both have."""
+    """One model's metric minus another's, over the seeds that both have."""
 
     mean: float
     half_width: float  # of the 95 % interval; NaN for one seed, which has none
-    won: int  # seeds in which the first is better
+    won: int  # seeds in which the first model is better
     seeds: int
 
     def number(self, digits=3):
@@ -40,7 +40,7 @@ class Difference:
 
 
 def difference(ours, theirs, lower_is_better=True):
-    """Of {seed: value} and {seed: value}; None if they have no seed in common."""
+    """The difference of {seed: value} and {seed: value}; None if they have no seed in common."""
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
         return None

@@ -22,7 +22,7 @@ from late_phase_cli import plot_style, run_files
 from late_phase_cli.errors import UserError
 from late_phase_cli.run_files import METRICS, Series, series
 
-# Of lines of kind "members": their names in the second panel.
+# Keys of lines of kind "members", and their names in the second panel.
 MEMBERS = {
     "member_spread": "spread of the members",
     "gradient_agreement": "agreement of their gradients",
@@ -79,7 +79,7 @@ def load_run(folder):
     starts = {"late phase": config["t0"]} if config["model"] == "late-phase" else {}
     if config["swa_start"] >= 0:
         starts["SWA"] = config["swa_start"]
-    # A phase that the run has not reached would stretch the axis.
+    # A phase that the run has not reached yet would stretch the axis.
     reached = max(
         (epoch for one in (training, *evaluations.values()) for epoch in one.epochs), default=0
     )
@@ -98,7 +98,7 @@ def load_run(folder):
 
 
 def mean_over_seeds(all_series):
-    """At the epochs that every seed has reached; the spread is the sample standard deviation."""
+    """The mean at the epochs that every seed has reached; the spread is the sample standard deviation."""
     by_epoch = collections.defaultdict(list)
     for one in all_series:
         for epoch, value in zip(one.epochs, one.values):
@@ -125,8 +125,8 @@ def compare(runs):
 
 
 def value_range(all_series, lower_is_better):
-    """Limits of the axis. The worst tenth of each curve, the start of training, is left out, as all that is later looks alike beside it;
-    no curve's end is."""
+    """Limits of the axis. The worst tenth of each curve, the start of training, is left out, because everything later would look alike
+    beside it; the end of a curve never is."""
     sign = 1 if lower_is_better else -1
     best, worst = [], []
     for one in all_series:
@@ -185,12 +185,12 @@ def finish(axes, drawn, metric, starts):
     axes.set_xlim(left=0)
     draw_starts(axes, starts)
     plot_style.finish_axes(axes)
-    # Below: inside there is no place that is free in every run.
+    # Below: no place inside is free in every run.
     axes.figure.legend(frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
 
 
 def draw_members(axes, members):
-    """Spread on the left axis, agreement, which is between -1 and 1, on the right one."""
+    """Spread on the left axis; agreement, which is between -1 and 1, on the right one."""
     sides = {name: axes.twinx() if name == "gradient_agreement" else axes for name in members}
     if "member_spread" not in members:
         axes.set_yticks([])
@@ -204,6 +204,11 @@ def draw_members(axes, members):
             sides[name].tick_params(axis="y", colors=colour, labelsize=8)
             sides[name].spines["top"].set_visible(False)
     plot_style.finish_axes(axes)
+
+
+def draw_evaluations(axes, series, line, colour, label):
+    style = dict(color=colour, linewidth=1.5, marker=".", markersize=4)
+    axes.plot(series.epochs, series.values, line, label=label, **style)
 
 
 def draw_run(run):
@@ -227,17 +232,7 @@ def draw_run(run):
         )
     for weights, label, line in (("collapsed", run.split, "-"), ("swa", f"{run.split}, SWA", "--")):
         if weights in run.evaluations:
-            one = run.evaluations[weights]
-            axes.plot(
-                one.epochs,
-                one.values,
-                line,
-                color=colour,
-                linewidth=1.5,
-                marker=".",
-                markersize=4,
-                label=label,
-            )
+            draw_evaluations(axes, run.evaluations[weights], line, colour, label)
     finish(axes, [run.training, *run.evaluations.values()], metric, run.starts.items())
     return figure
 
@@ -251,7 +246,7 @@ def draw_comparison(runs, folder):
     models = compare(runs)
     if not models:
         raise PlotError(
-            f"the runs must have evaluated once before they can be compared. Received: {folder}"
+            f"every run must have been evaluated once before they can be compared. Received: {folder}"
         )
     metric = METRICS[programs[0]]
     seeds = len({run.seed for run in runs})
@@ -264,16 +259,7 @@ def draw_comparison(runs, folder):
         colour = COLOURS.get(model) or next(others)
         for weights, one in by_weights.items():
             label, line = (model, "-") if weights == "collapsed" else (f"{model}, SWA", "--")
-            axes.plot(
-                one.epochs,
-                one.values,
-                line,
-                color=colour,
-                linewidth=1.5,
-                marker=".",
-                markersize=4,
-                label=label,
-            )
+            draw_evaluations(axes, one, line, colour, label)
             if one.spread:
                 axes.fill_between(
                     one.epochs,
@@ -289,7 +275,7 @@ def draw_comparison(runs, folder):
 
 
 def main(folder):
-    """Returns the name of the plot; below a folder of several runs each has its own."""
+    """Returns the name of the plot; in a folder of several runs, each run has its own as well."""
     runs = [load_run(one) for one in run_files.find_runs(folder)]
     single = run_files.is_run(folder)
     for run in runs:

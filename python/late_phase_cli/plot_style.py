@@ -1,4 +1,4 @@
-"""What the plots have in common: drawn without a screen, plain axes, files that are whole or not there. Imports matplotlib."""
+"""What the plots have in common: drawn without a screen, plain axes, complete files or none. Imports matplotlib."""
 
 from late_phase_cli import extras, files
 

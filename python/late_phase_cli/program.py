@@ -17,20 +17,20 @@ from late_phase_cli.errors import UserError
 
 
 def environment():
-    """That of every start of the program."""
+    """The environment in which the program is always started."""
     variables = {**os.environ, **locations.libraries()}
     variables["LATE_PHASE_COMMAND"] = locations.command()
     variables["LATE_PHASE_PRESETS"] = locations.presets()
     variables.setdefault("LATE_PHASE_DATA", os.path.join(locations.cache_folder(), "data"))
     variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # On processors without AVX-512 TensorFlow leaves its oneDNN kernels off, with which
-    # convolutions take a third of the time. It asks before the program begins.
+    # On processors without AVX-512 TensorFlow turns its oneDNN kernels off, although with them
+    # convolutions take a third of the time. It reads this variable before the program begins.
     variables.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     return variables
 
 
 class Program:
-    """The program at work. To be used in interrupt.patient(): it ends by itself after a signal."""
+    """The running program. To be used in interrupt.patient(): it ends by itself after a signal."""
 
     def __init__(self, arguments, **options):
         """Options are those of subprocess.Popen."""
@@ -46,7 +46,7 @@ class Program:
             self.process = subprocess.Popen(
                 [locations.program(), *arguments], env=variables, pass_fds=descriptors, **options
             )
-        if interrupt.came:  # the signal may have come before there was a child to tell
+        if interrupt.came:  # the signal may have arrived before there was a child to tell
             self.process.send_signal(signal.SIGTERM)
 
     def receive(self):
@@ -65,7 +65,7 @@ class Program:
         return [message for message in messages if "needs" not in message]
 
     def _answer(self, need):
-        # Signals reach the main thread: only there can a search be given up.
+        # Signals reach the main thread: only there can a search be abandoned.
         in_main = threading.current_thread() is threading.main_thread()
         try:
             with interrupt.impatient() if in_main else contextlib.nullcontext():
@@ -78,18 +78,18 @@ class Program:
             self.connection.sendall(json.dumps(answer).encode() + b"\n")
 
     def wait(self):
-        """Its status as a shell has it, once it has ended."""
+        """Its exit status as in a shell, once it has ended."""
         self.connection.close()
         code = self.process.wait()
         return code if code >= 0 else 128 - code
 
 
 _lock = threading.Lock()
-_found = {}  # what was asked for -> the answer: several runs ask for the same data
+_found = {}  # question -> answer: several runs ask for the same data
 
 
 def find(need):
-    """The answer to a question of the program's."""
+    """The answer to a question from the program."""
     key = json.dumps(need)
     with _lock:
         if key not in _found:
@@ -119,10 +119,11 @@ _FINDERS = {"enwik8": _find_enwik8, "corruptions": _find_corruptions}
 
 
 def run(arguments, saves=False):
-    """Runs the program to its end; its output is the driver's. Returns its status and what it told.
+    """Runs the program to its end; its output is the driver's. Returns its status and what it
+    reported.
 
-    After a signal the driver ends too. A program that `saves` its state has then done all there was
-    to do if its status is 0.
+    After a signal the driver ends too. A program that `saves` its state has then done all it had to
+    do if its status is 0.
     """
     messages = []
     # TensorFlow's libraries print notes while they are being loaded. Those go to a file; the
@@ -143,7 +144,7 @@ def run(arguments, saves=False):
         status = program.wait()
         if (
             status in (126, 127) or program.process.returncode < 0 and not interrupt.came
-        ):  # it did not even begin, or was killed
+        ):  # it did not even start, or was killed
             notes.seek(0)
             sys.stderr.write(notes.read().decode(errors="replace"))
     if interrupt.came:

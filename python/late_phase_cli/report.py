@@ -58,7 +58,7 @@ def metrics_table(
 
 
 def tests_of(results):
-    """Weight sets and their metrics; the list of members is none."""
+    """Weight sets and their metrics, without the list of members."""
     return {
         weights: metrics
         for weights, metrics in results.get("test", {}).items()
@@ -67,7 +67,7 @@ def tests_of(results):
 
 
 def families_of(runs):
-    """{title: [run]}: metrics of different data are not compared."""
+    """{title: [run]}: metrics on different data are not compared."""
     families = collections.defaultdict(list)
     for run in runs:
         families[
@@ -77,7 +77,7 @@ def families_of(runs):
 
 
 def seeds_table(runs):
-    """Mean ± standard error of the runs that differ in their seed alone; None if no two do."""
+    """Mean ± standard error of the runs that differ only in their seed; None if no two do."""
     groups = collections.defaultdict(list)
     for run in runs:
         if run.results:
@@ -124,7 +124,7 @@ def settings_text(config):
 
 
 def settings_section(runs, anchors):
-    """The settings in which the runs of a program differ, what differs from the first run shaded; and those they share."""
+    """The settings in which the runs of a program differ, with differences from the first run shaded, and those they share."""
     programs = collections.defaultdict(list)
     for run in runs:
         programs[run.config["program"]].append(run)
@@ -214,14 +214,14 @@ def sweep_section(source, anchor):
 
 
 def differences_table(runs):
-    """(table, note) of the models of an enwik8 folder against each other, seed by seed; (None, "") of other runs."""
+    """(table, note) that compares the models of an enwik8 folder, seed by seed; (None, "") for other runs."""
     finished = [
         {"model": run.config["model"], "seed": run.config["seed"], "test": tests_of(run.results)}
         for run in runs
     ]
     models = [(run["model"], run["seed"]) for run in finished]
     if {run.config["program"] for run in runs} != {"enwik8"} or len(set(models)) < len(models):
-        return None, ""  # of several trainings: which run belongs to which is not known
+        return None, ""  # several trainings: which runs belong together is not known
     found = enwik8_table.differences(finished)
     if not found:
         return None, ""

@@ -1,6 +1,6 @@
 """The part of a report about an evaluation: whatever rows of metrics evaluation.json has, as tables, and the plots beside it.
 
-What is no single value, such as the bins of a histogram, is left to the plots.
+What is not a single value, such as the bins of a histogram, is left to the plots.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ def is_single(value):
 
 
 def flat(row):
-    """The row's single values, with those metrics of its parts that have a name of their own, and the AUROC of each set of images."""
+    """The row's single values, with the named metrics of its parts, and the AUROC of each set of images."""
     values = {name: value for name, value in row.items() if is_single(value)}
     for part in (value for value in row.values() if isinstance(value, dict)):
         for one in part.get("sets", []):
@@ -97,7 +97,7 @@ def rows_table(rows):
 
 
 def parts_of(evaluation, heading=""):
-    """Its single values, a table for each list of rows, and the same of its parts."""
+    """Its single values, a table for each list of rows, and the same for its parts."""
     single = [
         (name.replace("_", " "), text_of(name, value))
         for name, value in evaluation.items()

@@ -1,4 +1,4 @@
-"""What the templates of a report are given: tables, pictures, sections. Knows nothing of runs.
+"""What the templates of a report are given: tables, pictures, sections. Knows nothing about runs.
 
 The HTML itself is in templates/report. Jinja2 escapes every text on its way into a page, so no name
 of a run, a setting or a file can become markup.
@@ -47,7 +47,7 @@ class Picture:
 
 @dataclasses.dataclass
 class Section:
-    """Shown by the template `kind`.html, which is given `content`; then the evaluation, if any."""
+    """Rendered by the template `kind`.html, which is given `content`; then the evaluation, if any."""
 
     kind: str
     title: str
@@ -65,7 +65,7 @@ def drawing(figure, alt):
     """A matplotlib figure, sharp at every size. It is closed."""
     data = io.BytesIO()
     try:
-        # The same page for the same runs.
+        # So that the same runs give the same page.
         with plot_style.pyplot.rc_context({"svg.hashsalt": "late_phase"}):
             figure.savefig(data, format="svg", metadata={"Date": None})
     finally:

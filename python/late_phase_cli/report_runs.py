@@ -18,13 +18,13 @@ class RunData:
     name: str
     folder: str
     config: dict
-    results: dict  # of results.json; empty while the run goes on
+    results: dict  # of results.json; empty while the run is in progress
     curves: plot.Run
 
 
 @dataclasses.dataclass
 class Source:
-    """A folder that was given: of one run, of several, of a sweep, whose runs stay in its table, or of an evaluation of several runs."""
+    """A folder that was given: one run, several runs, a sweep, whose runs stay in its table, or an evaluation of several runs."""
 
     name: str
     folder: str
@@ -48,7 +48,7 @@ def read_run(folder, name):
     if not isinstance(results, dict) or any(
         not isinstance(results.get(split, {}), dict) for split in ("train", "validation", "test")
     ):
-        raise ReportError(f"results.json must hold the figures of a run. Received: {path}")
+        raise ReportError(f"results.json must hold the results of a run. Received: {path}")
     return RunData(name, folder, run_files.read_config(folder), results, plot.load_run(folder))
 
 
@@ -81,7 +81,7 @@ def read_source(folder, name):
 
 
 def read_sources(folders):
-    """Each folder once. They are named by their last part, where that tells them apart."""
+    """Each folder once. They are named after the last part of their path, if that tells them apart."""
     folders = list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[
         ::-1
     ]

@@ -1,4 +1,4 @@
-"""What the driver makes of results: tables on standard output, plots in the folder."""
+"""What the driver makes from results: tables on standard output, plots in the folder."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from late_phase_cli.extras import MissingExtra
 
 
 def show(kind, folder):
-    """What was asked for has finished: `kind` is "sweep", or as the program tells it
+    """A command has finished: `kind` is "sweep", or what the program reports
     (tools/program/driver.h).
     """
     if kind in ("enwik8", "cifar", "sweep"):
@@ -22,8 +22,8 @@ def show(kind, folder):
 
 
 def draw_or_warn(folder):
-    """The names of the plots are printed; a plot that fails is a warning, because the results are
-    there.
+    """Prints the names of the plots; a plot that fails is only a warning, because the results
+    exist.
     """
     again = f"`{locations.command()} plot {folder}` draws the plots once this is fixed."
     try:
@@ -31,7 +31,7 @@ def draw_or_warn(folder):
             print(line)
     except MissingExtra as error:
         print(f"No plots: {error}", file=sys.stderr)
-    except Exception as error:  # whatever it is
+    except Exception as error:  # any error
         print(
             f"{locations.command()}: could not draw the plots of {folder}: {error}. {again}",
             file=sys.stderr,
@@ -55,7 +55,7 @@ def table(folder):
 
 
 def draw(folder):
-    """Draws whatever plots belong to the folder; returns their names."""
+    """Draws the plots that belong to the folder; returns their names."""
     has = lambda name: os.path.exists(os.path.join(folder, name))  # noqa: E731
     if is_sweep(folder):
         from late_phase_cli import sweep_plot

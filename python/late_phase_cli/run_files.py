@@ -10,7 +10,7 @@ import tomllib
 from late_phase_cli import metric_names
 from late_phase_cli.errors import UserError
 
-# What a program's runs are judged by.
+# The metric by which a program's runs are judged.
 METRICS = {
     program: metric_names.METRICS[name]
     for program, name in (("enwik8", "bpc"), ("cifar", "accuracy"))
@@ -67,7 +67,7 @@ def read_config(folder):
 
 
 def read_metrics(path):
-    """The lines as dictionaries. A last line that was not written to its end is left out: the run was killed, or is going on."""
+    """The lines as dictionaries. An incomplete last line is left out: the run was killed, or is in progress."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().split("\n")
@@ -91,7 +91,7 @@ def read_metrics(path):
 
 
 def series(rows, key):
-    """Ordered by step. A run that was resumed may have taken a step twice: its later line counts."""
+    """Ordered by step. A resumed run may have taken a step twice: the later line counts."""
     by_step = {row["step"]: row for row in rows if key in row}
     rows = [by_step[step] for step in sorted(by_step)]
     return Series(

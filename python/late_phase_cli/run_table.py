@@ -9,7 +9,7 @@ from late_phase_cli.errors import UserError
 
 
 def runs_of(results):
-    """The results of the runs in a results.json: of one run, or of several."""
+    """The results in a results.json, of one run or of several."""
     return results.get("runs", [results])
 
 

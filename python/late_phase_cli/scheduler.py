@@ -1,10 +1,10 @@
-"""Trains runs that are independent of each other at the same time: those of `train --model all` and
---seeds, and those of a sweep.
+"""Trains independent runs in parallel: those of `train --model all` and --seeds, and those of a
+sweep.
 
-Each is a process of its own, whose words go to FOLDER.log. A run that is forked from another one
+Each is a process of its own, whose output goes to FOLDER.log. A run that is forked from another one
 starts as soon as the state to fork from has been written, while the other one is still training.
-After Ctrl-C or SIGTERM every run saves its state and ends; a driver that is killed takes its runs
-along in the same way. A run that fails takes none along but those that wait for its fork.
+After Ctrl-C or SIGTERM every run saves its state and ends; if the driver is killed, its runs end in
+the same way. A run that fails affects no others, except those that wait for its fork.
 """
 
 import collections
@@ -26,9 +26,9 @@ class Job:
     name: str
     folder: str  # of the run
     arguments: list  # of the program
-    after: str = None  # the folder of the run whose fork it must wait for; None: of none
-    done: float = 0  # share of its training
-    text: str = ""  # how it is
+    after: str = None  # the folder of the run whose fork it must wait for; None: no run
+    done: float = 0  # fraction of its training
+    text: str = ""  # its progress, as text
     wrote: bool = False  # its results
     finished: bool = False  # and ended well
 
@@ -43,15 +43,15 @@ class Job:
 
 @contextlib.contextmanager
 def locked(out):
-    """Makes the folder and gives a lock, which keeps others from working in it. The runs hold it as
-    well, so that those which outlive a killed driver by a step are not started a second time.
+    """Creates the folder and returns a lock, which keeps others from working in it. The runs hold it,
+    too, so that those that outlive a killed driver by a step are not started a second time.
     """
     try:
         os.makedirs(out, exist_ok=True)
         lock = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise UserError(
-            "`out` must be a folder that can be made and written to. "
+            "`out` must be a folder that can be created and written to. "
             f"Received: out={out} ({error.strerror})"
         ) from error
     try:
@@ -59,7 +59,7 @@ def locked(out):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                "`out` must not be in use by another process, whose runs are being trained there. "
+                "`out` must not be in use by another process, which is training runs there. "
                 f"Received: out={out}"
             ) from error
         yield lock
@@ -68,10 +68,10 @@ def locked(out):
 
 
 class Scheduler:
-    """Works the jobs off, `parallel` at a time with `threads` each, in their order.
+    """Runs the jobs in order, `parallel` at a time with `threads` each.
 
-    `total` counts those that had finished before, too. When a job has finished, `on_finish(job)` may
-    return a text to say of it.
+    `total` includes those that had finished before. When a job has finished, `on_finish(job)` may
+    return a text to print about it.
     """
 
     def __init__(self, jobs, parallel, threads, lock, total, on_finish=lambda job: None):
@@ -86,10 +86,12 @@ class Scheduler:
         )
 
     def run(self):
-        """Returns the jobs that failed, or could not begin. A signal is left to the caller
+        """Returns the jobs that failed or could not start. A signal is left to the caller
         (interrupt.came).
         """
-        patience = "; the runs save their states and stop, Ctrl-C again ends them at once"
+        patience = (
+            "; the runs will save their states and stop; press Ctrl-C again to end them at once"
+        )
         with interrupt.patient(patience), selectors.DefaultSelector() as selector:
             while True:
                 self._start(selector)
@@ -100,7 +102,7 @@ class Scheduler:
                 if not interrupt.came:
                     self._show()
         self.display.clear()
-        if not interrupt.came:  # what waits for a fork that never came
+        if not interrupt.came:  # those waiting for a fork that never came
             for job in self.waiting:
                 self.display.say(
                     f"{job.name}: not trained, because the run it forks from, {job.after}, failed"
@@ -109,7 +111,7 @@ class Scheduler:
         return self.failed
 
     def _start(self, selector):
-        """As many as may go."""
+        """Starts as many as allowed."""
         for job in list(self.waiting):
             if interrupt.came or len(self._going) == self.parallel:
                 return
@@ -149,14 +151,14 @@ class Scheduler:
     def _end(self, job, status):
         if job.wrote and status == 0:
             job.done, job.finished = 1, True
-            self._forked.add(job.folder)  # who waits still may begin, from wherever it can
+            self._forked.add(job.folder)  # runs that still wait may begin, from wherever they can
             more = self.on_finish(job)
             told = f"{more}; " if more else ""
             self.display.say(f"{job.name}: {told}{self._finished()} of {self.total} runs finished")
         elif not interrupt.came or status not in (
             0,
             128 + signal.SIGTERM,
-        ):  # a run may be stopped by others than us
+        ):  # someone else may have stopped the run
             self.failed.append(job)
             what = f"failed with status {status}" if status else "stopped early"
             self.display.say(f"{job.name}: {what}: {job.last_words()}")

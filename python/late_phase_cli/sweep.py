@@ -1,5 +1,5 @@
-"""sweep: trains a program at several values of its settings, each an ordinary run, and compares the
-results.
+"""sweep: trains a program with several values of its settings, each an ordinary run, and compares
+the results.
 """
 
 import concurrent.futures
@@ -34,7 +34,7 @@ def say(text):
 
 
 def settle(options):
-    """Checks the options of main.py, and adds what follows from them."""
+    """Checks the options from main.py, and adds what follows from them."""
     if not options.over:
         raise sweep_plan.SweepError(
             "`over` must be given: a setting and its values, such as --over members=1,2,5."
@@ -51,7 +51,7 @@ def settle(options):
     given = {flag.partition("=")[0] for flag in options.flags if flag.startswith("--")}
     for flag in given & {"--resume", "--dry-run"}:
         raise sweep_plan.SweepError(
-            f"{flag} is no flag of a sweep: every point is checked first, and the same command again resumes it. Received: {flag}"
+            f"{flag} is not a flag of sweep: every point is checked first, and the same command again resumes it. Received: {flag}"
         )
     for name in options.axes:
         flag = f"--{name.replace('_', '-')}"
@@ -67,7 +67,7 @@ def settle(options):
         )
     if "members" in options.axes and not model_names.has_members(options.program, options.model):
         raise sweep_plan.SweepError(
-            "`model` must be late-phase, accumulation or lower-rate where members are varied; one member is the network "
+            "`model` must be late-phase, accumulation or lower-rate if members are varied; one member is the network "
             f"without. Received: model={options.model}"
         )
 
@@ -77,8 +77,8 @@ def train_arguments(options, *arguments):
 
 
 def ask_program(arguments):
-    """Runs the program, which is told nothing but its arguments and the data; its status, standard
-    output and error.
+    """Runs the program, with only its arguments and the data; returns its status, standard output
+    and error.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         one = program.Program(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
@@ -91,7 +91,7 @@ def ask_program(arguments):
 
 
 def check_names(options):
-    """A misspelt setting is told from a value that train does not take."""
+    """Tells a misspelt setting from a value that train does not accept."""
     _, listed, _ = ask_program(["flags", "train", options.program])
     flags = [line.split()[0].removeprefix("--").replace("-", "_") for line in listed.splitlines()]
     for name in options.axes:
@@ -105,8 +105,8 @@ def check_names(options):
 
 
 def check(options, point):
-    """Every setting of the point as train understands it, and its complaint if it does not."""
-    # The folder is not made, and must be one that is not there.
+    """Every setting of the point as train understands it, or its error message if it does not."""
+    # The folder is not created, and must not exist.
     out = os.path.join(options.out, f".check-{os.getpid()}")
     status, config, errors = ask_program(
         train_arguments(
@@ -119,7 +119,7 @@ def check(options, point):
             max(errors.find(train), 0) :
         ].strip() or f"{train} ended with status {status}"
     config = tomllib.loads(config)
-    # A flag that train has, but config.toml does not, tells nobody which run is which.
+    # A flag of train that is not in config.toml would not tell runs apart.
     missing = [name for name in point.values if name not in config]
     return (
         config,
@@ -130,7 +130,7 @@ def check(options, point):
 
 
 def check_all(options, points, at_a_time):
-    """What is wrong with any point is said before hours go into the first."""
+    """Reports what is wrong with any point before hours are spent on the first."""
     first = check(options, points[0])  # the data is looked for here, once
     with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
         checked = [first, *pool.map(lambda point: check(options, point), points[1:])]
@@ -142,7 +142,7 @@ def check_all(options, points, at_a_time):
     if complaints:
         raise sweep_plan.SweepError(
             "\n  ".join(
-                ["every point must be one that train takes. Received:"]
+                ["every point must be accepted by train. Received:"]
                 + [
                     f"{'; '.join(names) if len(names) < len(points) else 'every point'}: {complaint}"
                     for complaint, names in complaints.items()
@@ -164,7 +164,7 @@ def has_gpu(options):
 
 
 def check_folder(out, plan):
-    """What is in OUT must belong to this sweep."""
+    """Whatever is in OUT must belong to this sweep."""
     try:
         fits = not os.listdir(out) or sweep_plan.is_part_of(
             files.read_json(os.path.join(out, "sweep.json")), plan
@@ -173,14 +173,14 @@ def check_folder(out, plan):
         fits = False
     if not fits:
         raise sweep_plan.SweepError(
-            "`out` must be new or empty, or hold this sweep or a part of it: the same settings, and no value or seed more. "
+            "`out` must be new or empty, or hold this sweep or a part of it: the same settings, and no further values or seeds. "
             f"Received: out={out}, which holds something else"
         )
 
 
 @contextlib.contextmanager
 def locked_folder(out, plan):
-    """Makes OUT with its sweep.json, and gives the scheduler's lock."""
+    """Creates OUT with its sweep.json, and returns the scheduler's lock."""
     with scheduler.locked(out) as lock:
         check_folder(out, plan)
         try:
@@ -197,7 +197,7 @@ def job_of(options, point, seed, threads):
     folder = os.path.join(options.out, point.run_folder(seed))
     resume = os.path.exists(os.path.join(folder, "config.toml"))
     if not resume and os.path.exists(folder):
-        shutil.rmtree(folder)  # it was killed before it had settings, let alone a state
+        shutil.rmtree(folder)  # it was killed before it had written its settings, let alone a state
     flags = ["--resume"] if resume else [*point.flags, f"--seed={seed}", "--seeds=1"]
     return scheduler.Job(
         f"{point}, seed {seed}",
@@ -219,18 +219,18 @@ def result_text(result):
 
 
 def finish(job):
-    """Of a run that has finished: its curves, and what is said of it."""
+    """For a run that has finished: draws its curves, and returns what to print about it."""
     try:
         results.draw(job.folder)
     except MissingExtra:
-        pass  # told once, at the end
-    except Exception as error:  # whatever it is: the results are there
+        pass  # reported once, at the end
+    except Exception as error:  # any error: the results exist
         say(f"{locations.command()} sweep: could not draw the curves of {job.folder}: {error}")
     return result_text(sweep_table.finished(job.folder))
 
 
 def run(options):
-    """The command: options are those of main.py."""
+    """The command: options come from main.py."""
     settle(options)
     points = sweep_plan.plan_points(options.program, options.model, options.axes, options.grid)
     cores = len(os.sched_getaffinity(0))
@@ -241,7 +241,7 @@ def run(options):
         return interrupt.status()
     sweep_plan.share_runs(points)
     folders = {point.folder: point for point in reversed(points)}
-    # Seed by seed: a sweep that is stopped has something to say of every point.
+    # Seed by seed: a sweep that is stopped then has something to say about every point.
     runs = [
         (folders[folder], seed)
         for seed in options.seeds

@@ -1,4 +1,4 @@
-"""The points of a sweep: which settings each has, which flags train them, and the folder of their runs. Nothing is run here."""
+"""The points of a sweep: the settings of each, the flags that train them, and the folder of their runs. Nothing is run here."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,7 @@ import re
 from late_phase_cli import model_names
 from late_phase_cli.errors import UserError
 
-# Settings that a network without members, or accumulation, does not look at.
+# Settings that a network without members, or accumulation, ignores.
 OF_MEMBERS = ("members", "t0", "sigma", "gamma")
 
 
@@ -17,7 +17,7 @@ class SweepError(UserError):
 
 @dataclasses.dataclass
 class Point:
-    axes: list  # the names of the settings that tell it from the other points of its table
+    axes: list  # the names of the settings that distinguish it from the other points of its table
     values: dict  # those settings: name -> text, as given
     flags: list  # of train
     folder: str  # below the sweep's
@@ -31,7 +31,7 @@ class Point:
 
 
 def read_axes(texts):
-    """{name: [value]} of the arguments of --over: "members=1,2,5"."""
+    """{name: [value]} from the arguments of --over: "members=1,2,5"."""
     axes = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -84,7 +84,7 @@ def folder_of(values):
 
 
 def plan_points(program, model, axes, grid):
-    """Every combination of the values, or one axis at a time while the preset says the rest."""
+    """Every combination of the values, or one axis at a time with the preset's values for the rest."""
     if grid:
         all_values = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
     else:
@@ -97,13 +97,13 @@ def plan_points(program, model, axes, grid):
     for point in points:
         if folders.count(point.folder) > 1:
             raise SweepError(
-                f"`over` must have values whose names as folders differ. Received: {point.folder} twice"
+                f"`over` must have values that give different folder names. Received: {point.folder} twice"
             )
     return points
 
 
 def share_runs(points):
-    """Points with the same settings, such as the preset's own on two axes, have the same runs: those of the first one."""
+    """Points with the same settings, such as the preset's own on two axes, share their runs: those of the first one."""
     for i, point in enumerate(points):
         point.folder = next(
             other.folder for other in points[: i + 1] if other.config == point.config
@@ -140,9 +140,9 @@ def to_json(program, axes, grid, seeds, points):
 
 
 def is_part_of(old, new):
-    """Whether every run of one sweep.json is one of the other's, so that a sweep may go on, with more values or seeds.
+    """Whether every run of one sweep.json is among the other's, so that a sweep may continue, with more values or seeds.
 
-    Settings that only one of them knows come from another version of the program, which train judges when it resumes.
+    Settings that only one of them has come from another version of the program; train judges those when it resumes.
     """
     if old.get("program") != new["program"] or not set(old.get("seeds", ())) <= set(new["seeds"]):
         return False

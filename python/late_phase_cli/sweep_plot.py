@@ -17,7 +17,7 @@ COLOURS = [
 
 
 def lines_of(axes, points, metric):
-    """{label: [(value of the last axis, mean, error)]}: the weight sets of one axis, or for a grid
+    """{label: [(value of the last axis, mean, error)]}: the weight sets of one axis or, for a grid,
     the collapsed weights by its other axes.
     """
     lines = {}
@@ -42,16 +42,16 @@ def lines_of(axes, points, metric):
 
 
 def draw_panel(panel, axes, points, metric, colours):
-    """`colours`, by label, are the same in all panels: they grow here."""
+    """`colours`, by label, are the same in all panels: new ones are added here."""
     values = list(dict.fromkeys(point["values"][axes[-1]] for point in points))
     numeric = all(isinstance(value, (int, float)) for value in values)
     places = dict(zip(values, values if numeric else range(len(values))))
     least, most = min(places.values()), max(places.values())
-    # Values that span decades, as learning rates do, would crowd at one end.
+    # Values that span decades, as learning rates do, would crowd together at one end.
     logarithmic = least > 0 and most / least >= 50
     scale, lines = metric_names.METRICS[metric].scale, lines_of(axes, points, metric)
     for i, (label, line) in enumerate(lines.items()):
-        # Side by side, or the error bars would hide each other.
+        # Side by side, because error bars would hide each other.
         aside = 0.008 * (i - (len(lines) - 1) / 2)
         x = [
             places[value] * (most / least) ** aside
@@ -84,7 +84,7 @@ def draw_panel(panel, axes, points, metric, colours):
 
 
 def draw(results):
-    """A panel per axis; of a grid one, over its last axis. None if no run has finished."""
+    """A panel per axis; for a grid a single one, over its last axis. None if no run has finished."""
     names = (
         name
         for point in results["points"]
@@ -130,7 +130,7 @@ def draw(results):
 
 
 def main(folder):
-    """Returns the name of the plot; none if no run has finished."""
+    """Returns the name of the plot; None if no run has finished."""
     figure = draw(sweep_table.collect(folder))
     if figure is None:
         return []

@@ -45,8 +45,8 @@ def finished(folder):
 
 
 def collect(folder):
-    """What results.json holds: the sweep, the mean of each point over its seeds, and every run that
-    has finished.
+    """The contents of results.json: the sweep, the mean of each point over its seeds, and every run
+    that has finished.
     """
     sweep = files.read_json(os.path.join(folder, "sweep.json"))
     runs, points = {}, []
@@ -89,7 +89,7 @@ def head_of(axis):
 
 
 def groups_of(results):
-    """[(axes, points)] that belong into one table: all of a grid, else those of an axis."""
+    """[(axes, points)] that belong in one table: all of a grid, else those of an axis."""
     groups = {}
     for point in results["points"]:
         groups.setdefault(tuple(point["axes"]), []).append(point)
@@ -97,7 +97,7 @@ def groups_of(results):
 
 
 def paper_of(results, axes):
-    """{value: test accuracy} of the paper for this network and axis."""
+    """{value: test accuracy} from the paper for this network and axis."""
     config = results["sweep"]["config"]
     is_the_papers = (
         results["program"],
@@ -112,7 +112,7 @@ def paper_of(results, axes):
 
 
 def table_rows(results, axes, points, metrics=metric_names.MAIN_METRICS):
-    """Heads and rows of one table, each cell a text."""
+    """Heads and rows of one table; cells are strings."""
     columns = [
         column
         for column in metric_names.columns_of([point["test"] for point in points])
@@ -172,7 +172,7 @@ def render(results):
 
 
 def summarize(folder):
-    """Writes results.json, and returns what it holds."""
+    """Writes results.json, and returns its contents."""
     results = collect(folder)
     files.write_json(os.path.join(folder, "results.json"), results)
     return results

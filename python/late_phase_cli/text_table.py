@@ -2,7 +2,7 @@
 
 
 def render(heads, rows):
-    """The lines of a table; every cell is a text."""
+    """The lines of a table; cells are strings."""
     return [
         "| " + " | ".join(heads) + " |",
         "|" + "---|" * len(heads),

@@ -1,6 +1,4 @@
-"""train: one run by the program itself, several through the scheduler; then the table and the
-plots.
-"""
+"""train: one run directly, several through the scheduler; then the table and the plots."""
 
 import sys
 
@@ -19,7 +17,7 @@ def train(arguments):
 
 
 def train_plan(plan):
-    """Trains the runs of a plan. Returns a status, and what the program told at last."""
+    """Trains the runs of a plan. Returns a status, and what the program reported last."""
     jobs = [
         scheduler.Job(
             run["name"],
@@ -49,7 +47,7 @@ def train_plan(plan):
 
 
 def test_metrics(job):
-    """A run's last words: "test 2.3210 bpc, with SWA 2.3180 bpc"."""
+    """What is printed about a finished run: "test 2.3210 bpc, with SWA 2.3180 bpc"."""
     return job.last_words().removeprefix(f"{job.name}: ")
 
 

@@ -29,7 +29,7 @@ def test_numbers_of_a_plateau(tmp_path):
     lost = SLOPE * (math.log(12 / 7) - math.log((7 + 5 / math.sqrt(10)) / 7))
     assert f"1/√10 of the noise: {2.32 + kept:.4f}; or up to {2.32 + kept + lost:.4f}" in text
     assert text.count("Recommendation") == 1 and "validation bits per character" in text
-    assert "samples only" not in text  # 20 of them
+    assert "averaged only" not in text  # 20 of them
 
 
 def test_the_interval_is_students(tmp_path):
@@ -147,7 +147,7 @@ def test_evidence_is_of_the_same_kind():
 
 def test_few_samples_and_no_trend_are_noted(tmp_path):
     text = said(make_run(tmp_path / "run", swa=END - 0.08, swa_every=1.5))
-    assert "SWA has averaged 3 samples only" in text
+    assert "SWA has averaged only 3 samples" in text
     short = said(make_run(tmp_path / "short", swa=END - 0.08, epochs=2))
     assert "Plateau: not known" in short and "or up to" not in short
 
@@ -263,7 +263,7 @@ def test_runs_that_cannot_be_judged(tmp_path):
         ),
         ("enwik8-small/rank1", ["takes 0.0048 off", "does not stand on a plateau"]),
         ("enwik8-small/late-phase", ["--model rank1 --out"]),
-        ("enwik8-64-units-4e-3-factors-4e-4", ["rank1, seed 0;", "3 samples only"]),
+        ("enwik8-64-units-4e-3-factors-4e-4", ["rank1, seed 0;", "only 3 samples"]),
         ("enwik8-laptop-200-steps", ["because the run has no SWA", "--swa-start 0.154"]),
         ("cifar-wrn-16-2-small", ["test NLL", "it is Adam's", "(γ = 1) leaves the noise as it is"]),
         ("cifar-convnet/base", ["train cifar", "--swa-start 50 --swa-every 1 "]),

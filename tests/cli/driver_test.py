@@ -217,7 +217,7 @@ def test_commands_of_the_repository_say_so_elsewhere(monkeypatch, command):
     monkeypatch.delenv("LATE_PHASE_PROJECT", raising=False)
     options = main.parse(command.split())
     with pytest.raises(
-        errors.UserError, match=f"{command.split()[0]} works in the repository of late_phase only"
+        errors.UserError, match=f"{command.split()[0]} works only in the late_phase repository"
     ):
         options.function(options)
 

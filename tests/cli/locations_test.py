@@ -80,7 +80,7 @@ def test_the_environment_comes_first(tmp_path, monkeypatch, variable, find):
         find()
     assert (
         str(error.value)
-        == f"`{variable}` must name what exists. Received: {variable}={tmp_path}/gone"
+        == f"`{variable}` must be an existing path. Received: {variable}={tmp_path}/gone"
     )
 
 

@@ -347,7 +347,7 @@ def damage(tmp_path, what):
         ("mixed", "the runs of a folder must be of one program. Received: cifar, enwik8 in {run}"),
         (
             "unevaluated",
-            "the runs must have evaluated once before they can be compared. Received: {run}",
+            "every run must have been evaluated once before they can be compared. Received: {run}",
         ),
         ("unwritable", "Is a directory"),
     ],

@@ -12,11 +12,7 @@ import pytest
 
 from tests.support import cifar_files, enwik8_text, program_runs
 
-# Ten minibatches an epoch.
-SMALL = (
-    "--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 --validation-characters 0 --test-characters 0 "
-    "--members 3 --t0 1.2 --swa-start 2 --swa-every 0.5 --epochs 3 --log-every 5"
-).split()
+SMALL = enwik8_text.SMALL
 
 
 @pytest.fixture(scope="module")
@@ -400,23 +396,18 @@ def assert_same_runs(one, other):
     ]
 
 
+def drive_training(out, *flags, parallel, env):
+    """The driver's `train enwik8`, with one thread per run."""
+    command = ["train", "enwik8", "--out", out, *flags, "--parallel", parallel, "--threads", 1]
+    return program_runs.drive(*command, env=env)
+
+
 @pytest.fixture(scope="module")
 def in_a_row(tmp_path_factory, text):
     """All models, one after the other."""
     folder = tmp_path_factory.mktemp("row")
-    trained = program_runs.drive(
-        "train",
-        "enwik8",
-        "--out",
-        folder / "run",
-        "--model",
-        "all",
-        *SMALL,
-        "--parallel",
-        1,
-        "--threads",
-        1,
-        env=small_enwik8(folder, text),
+    trained = drive_training(
+        folder / "run", "--model", "all", *SMALL, parallel=1, env=small_enwik8(folder, text)
     )
     assert trained.returncode == 0 and "at a time" not in trained.stderr, trained.stderr
     return folder / "run"
@@ -424,19 +415,8 @@ def in_a_row(tmp_path_factory, text):
 
 def test_runs_at_the_same_time_have_the_bits_of_runs_in_a_row(tmp_path, text, in_a_row):
     out = tmp_path / "run"
-    trained = program_runs.drive(
-        "train",
-        "enwik8",
-        "--out",
-        out,
-        "--model",
-        "all",
-        *SMALL,
-        "--parallel",
-        2,
-        "--threads",
-        1,
-        env=small_enwik8(tmp_path, text),
+    trained = drive_training(
+        out, "--model", "all", *SMALL, parallel=2, env=small_enwik8(tmp_path, text)
     )
     assert trained.returncode == 0, trained.stderr
     assert "4 runs, 0 of them finished; 2 at a time, 1 thread each" in trained.stderr
@@ -501,73 +481,28 @@ def test_stopped_and_killed_drivers_leave_runs_that_resume_bit_for_bit(tmp_path,
 
     resumed = program_runs.drive(*resume.split()[1:], env=environment)
     assert resumed.returncode == 0, resumed.stderr
-    whole = program_runs.drive(
-        "train",
-        "enwik8",
-        "--out",
-        tmp_path / "whole",
-        *flags,
-        "--parallel",
-        1,
-        "--threads",
-        1,
-        env=environment,
-    )
+    whole = drive_training(tmp_path / "whole", *flags, parallel=1, env=environment)
     assert whole.returncode == 0, whole.stderr
     assert_same_runs(tmp_path / "whole", out)
 
 
 def test_a_model_that_fails_keeps_the_states_of_the_others(tmp_path, text):
     environment, out = small_enwik8(tmp_path, text), tmp_path / "run"
-    stopped = program_runs.drive(
-        "train",
-        "enwik8",
-        "--out",
-        out,
-        "--model",
-        "all",
-        *SMALL,
-        "--parallel",
-        2,
-        "--threads",
-        1,
-        "--dry-run",
-        env=environment,
+    checked = drive_training(
+        out, "--model", "all", *SMALL, "--dry-run", parallel=2, env=environment
     )
-    assert stopped.returncode == 0, stopped.stderr
+    assert checked.returncode == 0, checked.stderr
     out.mkdir()
-    (out / "config.toml").write_text(stopped.stdout)
+    (out / "config.toml").write_text(checked.stdout)
     (out / "rank1").write_text("in the way")
-    failed = program_runs.drive(
-        "train",
-        "enwik8",
-        "--resume",
-        "--out",
-        out,
-        "--parallel",
-        2,
-        "--threads",
-        1,
-        env=environment,
-    )
+    failed = drive_training(out, "--resume", parallel=2, env=environment)
     assert failed.returncode == 1 and "rank1: failed with status" in failed.stderr, failed.stderr
     assert (
         "late-phase: not trained" in failed.stderr
         and program_runs.read_results(out / "base")["steps"] == 30
     )
     (out / "rank1").unlink()
-    again = program_runs.drive(
-        "train",
-        "enwik8",
-        "--resume",
-        "--out",
-        out,
-        "--parallel",
-        2,
-        "--threads",
-        1,
-        env=environment,
-    )
+    again = drive_training(out, "--resume", parallel=2, env=environment)
     assert again.returncode == 0 and "4 runs, 1 of them finished" in again.stderr, again.stderr
 
 

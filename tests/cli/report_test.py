@@ -377,7 +377,7 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path):
     page = make(tmp_path / "out.html", tmp_path / "begun", tmp_path / "going", tmp_path / "going")
     assert (
         page.texts["p"].count("Not finished: there is no results.json yet.") == 2
-        and "No line of training yet." in page.texts["p"]
+        and "No training metrics yet." in page.texts["p"]
     )
     assert len(page.images) == 1 and page.texts["h2"][2:] == ["Run begun", "Run going"]
 
@@ -430,7 +430,7 @@ def spoil_evaluation(run, text):
         ),
         (
             lambda run, out: (run / "results.json").write_text('{"test": 3}'),
-            "results.json must hold the figures of a run. Received: {run}/results.json",
+            "results.json must hold the results of a run. Received: {run}/results.json",
         ),
         (
             lambda run, out: (run / "sweep.json").write_text("{}"),

@@ -1,4 +1,4 @@
-"""tools/latephase sweep: real small trainings on generated images; what they leave, what goes on, what is refused."""
+"""tools/latephase sweep: real small trainings on generated images; what they leave, what resumes, what is refused."""
 
 import json
 import math
@@ -96,9 +96,7 @@ def test_every_point_is_an_ordinary_run(swept):
 
 def test_dry_run_prints_the_configuration_and_leaves_nothing(tmp_path, files, swept):
     flags = [*SMALL, "--model", "late-phase", "--seed", 5, "--seeds", 1]
-    result = program_runs.run(
-        "train", "cifar", "--data", files, "--out", tmp_path / "run", *flags, "--dry-run"
-    )
+    result = program_runs.try_train("cifar", files, tmp_path / "run", *flags, "--dry-run")
     assert (result.returncode, os.listdir(tmp_path)) == (0, [])
     assert result.stdout == (swept[0] / "members-3" / "seed-5" / "config.toml").read_text()
 
@@ -248,7 +246,7 @@ def test_stopped_and_killed_sweeps_go_on_bit_for_bit(tmp_path, files):
 
     third = run(files, out, *arguments)
     assert third.returncode == 0, third.stderr
-    assert (out / "sigma-0.1" / "seed-0.log").read_text().count("goes on at step") == 2
+    assert (out / "sigma-0.1" / "seed-0.log").read_text().count("resumes at step") == 2
     program_runs.train(
         "cifar", files, tmp_path / "whole", *flags, "--model", "late-phase", "--sigma", 0.1
     )
@@ -406,12 +404,12 @@ def test_the_papers_figures_stand_beside_its_network():
         ),
         (
             "--over members=2 --model base",
-            "`model` must be late-phase, accumulation or lower-rate where members are varied",
+            "`model` must be late-phase, accumulation or lower-rate if members are varied",
         ),
         ("--over members=2 --model decay", "where members are varied; one member is the network"),
         ("--over sigma=1 --model all", "`model` must be one model"),
         ("--over members=2 --model all-controls", "`model` must be one model"),
-        ("--over members=2 --resume", "--resume is no flag of a sweep"),
+        ("--over members=2 --resume", "--resume is not a flag of sweep"),
         ("--over member=1,2", "did you mean members?"),
         ("--over device=CPU:0", "`over` must name a setting of cifar. Received: over=device=…"),
         (

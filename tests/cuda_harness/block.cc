@@ -21,7 +21,7 @@ struct Abandoned {};
 
 Block* running = nullptr;
 
-// Fibers wait here for the next thread: making one takes longer than most threads.
+// Fibers wait here to be reused: making one takes longer than most threads run.
 std::vector<std::unique_ptr<Fiber>>& IdleFibers() {
   static std::vector<std::unique_ptr<Fiber>> idle;
   return idle;
@@ -244,7 +244,7 @@ std::string Block::Whereabouts(int thread) const {
 }
 
 std::string Block::Deadlock() const {
-  // A warp that cannot go on may be the reason why a barrier cannot; not the other way round.
+  // A stuck warp may be the reason for a stuck barrier; not the other way round.
   for (const State state : {State::kInWarp, State::kAtBarrier}) {
     for (int thread = 0; thread < size(); ++thread) {
       const Thread& t = threads_[thread];

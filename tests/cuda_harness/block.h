@@ -1,10 +1,10 @@
 // The threads of one block: who runs, who waits for whom, and what happened before what.
 //
-// Every thread is a fiber that runs until it ends or must wait for others, so that a barrier really
-// is one. A block in which all wait and nobody can be released is what hangs on a GPU, or goes on
+// Every thread is a fiber that runs until it ends or must wait for others, so a barrier really
+// is one. A block in which all wait and none can be released is what hangs on a GPU, or continues
 // with wrong values: it ends with a finding. Happens-before, which the tracking of shared memory
 // needs, has two parts: the barriers of the block that a thread has passed, and within a warp
-// vector clocks, which __syncwarp alone advances: shuffles and votes do not order memory.
+// vector clocks, which only __syncwarp advances: shuffles and votes do not order memory.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_BLOCK_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_BLOCK_H_
 
@@ -24,12 +24,12 @@
 namespace late_phase {
 namespace cuda_harness {
 
-// What a GPU would punish, in words. Thrown inside the thread that is to blame.
+// A mistake that a GPU would punish, described. Thrown inside the thread that is to blame.
 struct Finding {
   std::string text;
 };
 
-// A moment in the life of a thread, to be compared with later ones of others.
+// A moment in the life of a thread, to be compared with later moments of others.
 struct Moment {
   int thread = -1;
   int barriers = 0;  // of the block, passed before
@@ -45,7 +45,7 @@ class Block {
   // Runs `kernel` on every thread. Throws Finding.
   void Run(const std::function<void()>& kernel);
 
-  // The block that runs, whose current thread is the caller.
+  // The running block, whose current thread is the caller.
   static Block& Current();
   static bool IsRunning();
 
@@ -62,7 +62,7 @@ class Block {
   // A number that no other block of the process has.
   int64_t serial() const { return serial_; }
   Moment Now() const;
-  // Whether `then` is over for the current thread: all its effects can be seen.
+  // Whether `then` is past for the current thread, so that all its effects are visible.
   bool HappenedBefore(const Moment& then) const;
   std::string ThreadName(int thread) const;
   size_t dynamic_bytes() const { return dynamic_bytes_; }
@@ -79,7 +79,7 @@ class Block {
     std::array<uint64_t, 32> received = {};
     int barriers = 0;
     int clock = 0;
-    std::array<int, 32> seen = {};  // by lane: the clock up to which its past is over for this one
+    std::array<int, 32> seen = {};  // by lane: the clock up to which this one sees its effects
   };
 
   void Continue(int thread, const std::function<void()>& kernel);
@@ -87,7 +87,7 @@ class Block {
   void ReleaseBlockIfComplete();
   void ReleaseWarpIfComplete(bool orders_memory);
   int FirstMissingLane(int thread) const;
-  // Why nobody can go on.
+  // Why no thread can continue.
   std::string Deadlock() const;
   std::string Whereabouts(int thread) const;
   // Ends all threads that wait.

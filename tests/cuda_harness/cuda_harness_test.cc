@@ -1,5 +1,5 @@
 // The CUDA harness: correct kernels pass, in every order of threads, and each of the mistakes that
-// a GPU would punish is found, on a kernel that makes it. No TensorFlow; also run under ASan and
+// a GPU would punish is found in a kernel that makes it. No TensorFlow; also run under ASan and
 // UBSan, which find what the harness leaves to them.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -92,7 +92,7 @@ TEST_P(CorrectKernel, DynamicSharedMemoryStartsAfreshInEveryBlock) {
   }
 }
 
-// 2^33 elements of which only the last are there: an index of 32 bits would miss them.
+// 2^33 elements of which only the last exist: an index of 32 bits would miss them.
 __global__ void FillFrom(int64_t first, int64_t size, int64_t* end) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -120,7 +120,7 @@ TEST_P(CorrectKernel, EveryIndexOfThreeDimensionsRunsOnce) {
   for (int64_t i = 0; i < index.size(); ++i) EXPECT_EQ(index[i], i);
 }
 
-// Neighbours within a warp exchange values with __syncwarp alone.
+// Neighbours within a warp exchange values with only __syncwarp.
 __global__ void RotateInWarp(int* y) {
   __shared__ Shared<int, 64> values;
   const int i = threadIdx.x, next = i / 32 * 32 + (i + 1) % 32;
@@ -185,7 +185,7 @@ TEST_P(CorrectKernel, ShufflesFollowTheRulesOfSegments) {
 INSTANTIATE_TEST_SUITE_P(Orders, CorrectKernel, ::testing::ValuesIn(cuda_harness::kSchedules),
                          [](const auto& info) { return info.param.name; });
 
-// ---- Broken kernels are found out, in every order.
+// ---- Broken kernels are detected, in every order.
 
 class BrokenKernel : public CorrectKernel {};
 
@@ -423,7 +423,7 @@ TEST(DeviceArrayTest, UnwrittenElementIsNamed) {
   EXPECT_EQ(y.Unwritten(), "element 17 of 32 is expected to be written");
 }
 
-// Global memory is watched by AddressSanitizer alone.
+// Global memory is checked only by AddressSanitizer.
 #if defined(__SANITIZE_ADDRESS__)
 __global__ void Touch(const float* x, int64_t i, float* y) {
   if (threadIdx.x == 9) *y = x[i];

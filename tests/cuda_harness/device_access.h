@@ -1,4 +1,4 @@
-// When device memory is touched: while a kernel, a copy or a matrix product runs, and never in
+// When device memory may be touched: while a kernel, a copy or a matrix product runs, and never in
 // between, because on a GPU the host cannot. A test that keeps its memory out of reach in between
 // (mprotect) finds host code that forgets this.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_DEVICE_ACCESS_H_

@@ -1,4 +1,4 @@
-// Device memory for tests of kernels: exactly as large as asked for, so that AddressSanitizer sees
+// Device memory for tests of kernels: exactly as large as requested, so that AddressSanitizer sees
 // every access outside, and filled with a pattern that shows what a kernel has not written.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_DEVICE_ARRAY_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_DEVICE_ARRAY_H_
@@ -18,7 +18,7 @@ namespace cuda_harness {
 template <typename T>
 class DeviceArray {
  public:
-  // Unwritten: every byte is 0xFF, a NaN that no arithmetic makes.
+  // Unwritten: every byte is 0xFF, a NaN that no arithmetic produces.
   explicit DeviceArray(int64_t size) : size_(size) { cudaMalloc(&data_, size * sizeof(T)); }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
     if (size_ > 0) std::memcpy(data_, values.data(), size_ * sizeof(T));

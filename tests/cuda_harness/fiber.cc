@@ -13,7 +13,7 @@ namespace cuda_harness {
 namespace {
 
 // Before a switch to the stack at `bottom`. `fake_stack` keeps what belongs to the stack that is
-// left; null: it is left for good.
+// left; null: it is left forever.
 void BeforeSwitch(void** fake_stack, const void* bottom, size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(fake_stack, bottom, bytes);

@@ -1,7 +1,7 @@
-// A stack of its own, on which a function runs that can pause in mid-call and go on later.
+// A separate stack, on which a function runs that can pause in mid-call and continue later.
 //
-// Boost.Context switches the stacks; AddressSanitizer is told of every switch, so that it knows
-// which stack it is looking at. A fiber is used again for the next function, and never left in
+// Boost.Context switches the stacks; AddressSanitizer is told about every switch, so that it knows
+// which stack it is looking at. A fiber is reused for the next function, and never abandoned in
 // mid-call: whoever pauses one resumes it until it has ended.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_FIBER_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_FIBER_H_
@@ -40,7 +40,7 @@ class Fiber {
   boost::context::fiber inside_, outside_;
   std::function<void()> work_;
   bool ended_ = true, closing_ = false;
-  // What AddressSanitizer wants to know of the two stacks.
+  // What AddressSanitizer needs to know about the two stacks.
   void *inside_fake_stack_ = nullptr, *outside_fake_stack_ = nullptr;
   const void* outside_bottom_ = nullptr;
   size_t outside_bytes_ = 0;

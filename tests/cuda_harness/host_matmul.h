@@ -17,7 +17,7 @@ class HostMatmul : public CudaMatmul {
  public:
   static constexpr const char* kRefused = "HostMatmul: refused";
 
-  // Refuses what comes after `products`, so that a test sees where the error goes.
+  // Fails after this many products, so that a test sees where the error goes.
   explicit HostMatmul(int64_t products = std::numeric_limits<int64_t>::max()) : left_(products) {}
 
   int64_t refused() const { return left_ < 0 ? -left_ : 0; }

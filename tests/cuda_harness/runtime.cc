@@ -23,11 +23,11 @@ namespace {
 
 constexpr uint64_t kThreadsPerBlock = 1024;
 constexpr size_t kSharedBytes = 48 * 1024;
-// Few enough that a grid made for the device must stride over arrays of some thousands.
+// Few enough that a grid made for the device must stride over arrays of a few thousand elements.
 constexpr int kMultiprocessors = 2, kBlocksPerMultiprocessor = 2, kThreadsPerMultiprocessor = 2048;
 
 Schedule schedule;
-// Moves on with every launch, so that a random order is another one each time.
+// Changes with every launch, so that a random order differs each time.
 std::mt19937 random_order;
 cudaError_t last_error = cudaSuccess;
 std::string last_finding;
@@ -42,7 +42,7 @@ std::string Received(const char* name, dim3 size) {
          std::to_string(size.y) + "," + std::to_string(size.z) + ")";
 }
 
-// The limits of every GPU since Maxwell; empty if they are kept.
+// Checks the limits of every GPU since Maxwell; empty if they are respected.
 [[nodiscard]] std::string CheckLaunch(dim3 grid, dim3 block, size_t shared_bytes) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads < 1 ||

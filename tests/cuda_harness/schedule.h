@@ -1,5 +1,5 @@
-// In which order the harness runs threads and blocks. A GPU promises none, so a test runs a kernel
-// under each.
+// The order in which the harness runs threads and blocks. A GPU promises none, so a test runs a
+// kernel in each.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_SCHEDULE_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_SCHEDULE_H_
 
@@ -21,7 +21,7 @@ constexpr Schedule kSchedules[] = {{"Forward", Order::kForward},
                                    {"Random1", Order::kRandom, 1},
                                    {"Random2", Order::kRandom, 2}};
 
-// Launches follow `schedule` for as long as the object lives.
+// Launches follow `schedule` as long as the object lives.
 class ScopedSchedule {
  public:
   explicit ScopedSchedule(const Schedule& schedule);

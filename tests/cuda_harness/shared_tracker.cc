@@ -48,7 +48,7 @@ void SharedTracker::Read(int64_t i, int64_t count) {
     std::vector<Moment>& reads = element.reads;
     // What was read before a barrier of the block is over for everyone.
     if (!reads.empty() && reads.back().barriers < now.barriers) reads.clear();
-    // A thread runs on until it waits, so that its reads follow each other.
+    // A thread runs until it waits, so its reads are consecutive.
     if (!reads.empty() && reads.back().thread == now.thread) reads.pop_back();
     reads.push_back(now);
   }

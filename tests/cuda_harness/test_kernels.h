@@ -1,4 +1,4 @@
-// Correct kernels for the test of the CUDA harness, in the manner of the CUDA cores: compiled by
+// Correct kernels for the test of the CUDA harness, written like the CUDA cores: compiled by
 // nvcc and, for the harness, by the host compiler.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_TEST_KERNELS_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_TEST_KERNELS_H_

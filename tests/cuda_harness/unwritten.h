@@ -1,4 +1,4 @@
-// Arrays for a core to write: what it leaves out shows, also where NaN is the right answer.
+// Arrays for a core to write: what it leaves out shows, even where NaN is the right answer.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_UNWRITTEN_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_UNWRITTEN_H_
 
@@ -10,7 +10,7 @@
 namespace late_phase {
 namespace cuda_harness {
 
-// Every byte is 0xFF: in every floating-point type a NaN that no arithmetic makes.
+// Every byte is 0xFF: in every floating-point type a NaN that no arithmetic produces.
 template <typename T>
 T UnwrittenValue() {
   T value;

@@ -9,7 +9,7 @@ namespace late_phase {
 namespace cuda_harness {
 namespace {
 
-// The lane that `lane` reads; `operand` is a lane or a distance. Lanes are cut into segments of
+// The lane that `lane` reads; `operand` is a lane or a distance. Lanes are divided into segments of
 // `width`. A lane that reads past its segment's end, upwards or downwards, keeps its own value.
 int SourceLane(Shuffle kind, int lane, int operand, int width) {
   const int first = lane & ~(width - 1), last = first + width - 1;

@@ -489,7 +489,7 @@ TEST_P(BatchNormPlace, ReluKeepsNaN) {
   EXPECT_TRUE(std::isnan(CoreRun<float>(p, Threads(1)).y[7]));
 }
 
-// z is computed anew in the backward pass: it must have the very bits of the forward pass, or dy
+// z is recomputed in the backward pass: it must have exactly the bits of the forward pass, or dy
 // would pass where y is 0. Small steps around z = 0, and a mean that float cannot hold.
 TEST_P(BatchNormPlace, GradientPassesExactlyWhereTheOutputIsPositive) {
   BatchNormProblem p = FarFromZero(5000, 19, 1000, 1e-3, /*outlier=*/false);

@@ -15,7 +15,7 @@ TEST(DriverWarningTest, DriversOfTheMajorVersionAndNewerServe) {
 TEST(DriverWarningTest, AnOlderDriverIsNamedWithTheWayOut) {
   EXPECT_EQ(DriverWarning(13000, 12040),
             "late_phase: the CUDA driver is too old for the GPU kernels: they were built with CUDA "
-            "13.0, the driver serves CUDA up to 12.4. CPU kernels work. For the GPU, install a "
+            "13.0, the driver supports CUDA up to 12.4. CPU kernels work. For the GPU, install a "
             "driver of the 580 series or newer, or build late_phase with a toolkit of CUDA 12 "
             "(LATE_PHASE_CUDA).");
   EXPECT_THAT(DriverWarning(12080, 11080), ::testing::HasSubstr("525 series"));

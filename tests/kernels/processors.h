@@ -1,4 +1,4 @@
-// On what the cases of a core run: on the CPU core and, in the CUDA harness, on its CUDA twin.
+// What the cases of a core run on: the CPU core and, in the CUDA harness, its CUDA twin.
 #ifndef LATE_PHASE_TESTS_KERNELS_PROCESSORS_H_
 #define LATE_PHASE_TESTS_KERNELS_PROCESSORS_H_
 
@@ -21,7 +21,7 @@ inline const char* Name(Processor processor) {
 }
 inline void PrintTo(Processor processor, std::ostream* out) { *out << Name(processor); }
 
-// CUDA once, not again for every instruction set.
+// CUDA only once, not for every instruction set.
 inline std::vector<Processor> Processors() {
   if (std::getenv("LATE_PHASE_CPU") != nullptr) return {Processor::kCpu};
   return {Processor::kCpu, Processor::kCuda};
@@ -32,7 +32,7 @@ struct Executor {
   Processor processor;
   int threads;
 
-  // Calls cpu(parallel), or cuda(), which returns what went wrong: nothing.
+  // Calls cpu(parallel), or cuda(), whose error message must be empty.
   template <class Cpu, class Cuda>
   void Run(const Cpu& cpu, const Cuda& cuda) const {
     if (processor == Processor::kCpu) return cpu(Backwards(threads));

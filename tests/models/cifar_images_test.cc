@@ -323,7 +323,7 @@ TEST(CifarImagesTest, HostileArchivesAreRefused) {
   std::vector<NamedBytes> twice = SmallCifar10();
   twice.push_back({"copy/data_batch_4.bin", twice[3].bytes});
   EXPECT_EQ(ArchiveComplaint(folder, Tar(twice)),
-            "data_batch_4.bin in " + folder / "a.tar.gz is there twice");
+            "data_batch_4.bin in " + folder / "a.tar.gz appears twice");
 }
 
 }  // namespace

@@ -148,13 +148,13 @@ TEST(NpyTest, EveryDamageIsNamed) {
   };
   EXPECT_EQ(complaint(good), "");
   const std::string place = folder / "a.npy";
-  EXPECT_EQ(complaint(""), place + " does not begin as a .npy file does");
-  EXPECT_EQ(complaint("PK\x03\x04 and more"), place + " does not begin as a .npy file does");
+  EXPECT_EQ(complaint(""), place + " does not begin like a .npy file");
+  EXPECT_EQ(complaint("PK\x03\x04 and more"), place + " does not begin like a .npy file");
   EXPECT_THAT(complaint(Npy("|u1", "(1,)", "a", "False", 9)), HasSubstr("version 9"));
   EXPECT_EQ(complaint(good.substr(0, 9)), place + " ends within its header");
   EXPECT_EQ(complaint(good.substr(0, 40)), place + " ends within its header");
   EXPECT_THAT(complaint(Npy("|u1", "(3, 2)", "abcde")), HasSubstr("bytes instead of "));
-  EXPECT_THAT(complaint(Npy("|u1", "(3, 2)", "abcdefg")), HasSubstr("those of |u1[3,2]"));
+  EXPECT_THAT(complaint(Npy("|u1", "(3, 2)", "abcdefg")), HasSubstr("the size of |u1[3,2]"));
   EXPECT_THAT(complaint(Npy("<f4", "(1,)", "abcd")),
               HasSubstr("elements of type '<f4' instead of integers"));
   EXPECT_THAT(complaint(Npy(">i4", "(1,)", "abcd")), HasSubstr("'>i4'"));

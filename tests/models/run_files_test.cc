@@ -147,7 +147,7 @@ TEST_F(RunFilesTest, AFolderThatCannotBeLookedIntoIsAnErrorNotAnException) {
   fs::create_symlink(circle, circle);
   const std::string dir = (circle / "checkpoint").string();
   EXPECT_THAT(WriteCheckpoint(dir, AtStep(1)),
-              StatusIs(_, "cannot look for " + dir +
+              StatusIs(_, "cannot check for " + dir +
                               "/step-000000000001: Too many levels of symbolic links"));
   EXPECT_EQ(LatestCheckpoint(dir), std::nullopt);
 }

@@ -295,8 +295,7 @@ TEST_F(CheckpointTest, AForkAfterT0IsRefused) {
   EXPECT_THAT(
       fork.run->Fork(dir_),
       StatusIs(
-          _,
-          "a fork must begin at the latest at `start`. Received: a checkpoint of step 6, start=5"));
+          _, "a fork must begin no later than `start`. Received: a checkpoint of step 6, start=5"));
   EXPECT_THAT(fork.run->Fork(dir_ / "nowhere"), StatusIs(absl::StatusCode::kNotFound));
 }
 

@@ -501,7 +501,7 @@ TEST(LatePhaseErrors, MembersThatNoWeightHasAreRefused) {
   const Output theta = late_phase.AddBase("theta", MakeTensor({1, 2}));
   const absl::Status status =
       late_phase.Minimize(tf_ops::Sum(scope, theta, 0), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1));
-  EXPECT_THAT(status, StatusIs(_, HasSubstr("`members` must be 1 if no weight has any")));
+  EXPECT_THAT(status, StatusIs(_, HasSubstr("`members` must be 1 if no weight has members")));
 }
 
 TEST(ScheduleTest, GraphAndHostAgree) {

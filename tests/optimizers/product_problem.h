@@ -1,6 +1,6 @@
 // A problem small enough to write down, as the C++ library builds and runs it:
 //
-//   L(θ, φ; x) = ½ Σ_i (θ_i φ_i − x_i)²,   x fed anew in every minibatch.
+//   L(θ, φ; x) = ½ Σ_i (θ_i φ_i − x_i)²,   a new x fed in every minibatch.
 #ifndef LATE_PHASE_TESTS_OPTIMIZERS_PRODUCT_PROBLEM_H_
 #define LATE_PHASE_TESTS_OPTIMIZERS_PRODUCT_PROBLEM_H_
 

@@ -236,7 +236,7 @@ class Reference:
         }
 
     def swa(self):
-        """The averages collapsed, with statistics estimated anew from the minibatches of the first epoch."""
+        """The averages collapsed, with statistics re-estimated from the minibatches of the first epoch."""
         weights = {
             name: tf.reduce_mean(value, 0) if name in LATE else value
             for name, value in self.averages.items()

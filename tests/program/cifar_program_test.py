@@ -157,20 +157,8 @@ def test_a_run_goes_on_with_the_minibatches_it_began_with(tmp_path, files):
         ("--seed", 9, "data_seed"),
         ("--train-images", 74, "train_images"),
     ]:
-        refused = program_runs.run(
-            "train",
-            "cifar",
-            "--data",
-            files,
-            "--out",
-            run,
-            "--threads",
-            2,
-            "--resume",
-            "--steps",
-            4,
-            flag,
-            value,
+        refused = program_runs.try_train(
+            "cifar", files, run, "--threads", 2, "--resume", "--steps", 4, flag, value
         )
         assert refused.returncode == 2 and f"`{name}` must be" in refused.stderr, (
             flag,
@@ -246,7 +234,7 @@ def test_a_set_that_can_be_learnt_is_learnt(tmp_path):
         ("--preset slow", "`preset` must be"),
         (
             "--network wrn --depth 12",
-            "`depth` must be 10, 16, 22, 28, …, that is 6 times the blocks of a group and 4. Received: depth=12",
+            "`depth` must be 10, 16, 22, 28, …: 6 times the blocks per group, plus 4. Received: depth=12",
         ),
         ("--network wrn --depth 994 --width 1000", "the network must fit into memory"),
         (
@@ -281,9 +269,7 @@ def test_a_set_that_can_be_learnt_is_learnt(tmp_path):
     ],
 )
 def test_bad_settings_name_the_rule_and_the_value(tmp_path, files, arguments, message):
-    result = program_runs.run(
-        "train", "cifar", "--data", files, "--out", tmp_path / "run", *SMALL, *arguments.split()
-    )
+    result = program_runs.try_train("cifar", files, tmp_path / "run", *SMALL, *arguments.split())
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert not list(tmp_path.iterdir())
 
@@ -310,7 +296,7 @@ def test_missing_and_damaged_data_is_named(tmp_path, damage, message):
     folder = tmp_path / "files"
     cifar_files.write_cifar(folder)
     damage(folder)
-    result = program_runs.run("train", "cifar", "--data", folder, "--out", tmp_path / "run", *SMALL)
+    result = program_runs.try_train("cifar", folder, tmp_path / "run", *SMALL)
     assert result.returncode == 2 and message in result.stderr, result.stderr
     # Where the files come from, too.
     assert f"Received: data={folder}" in result.stderr and "cifar-10-binary.tar.gz" in result.stderr
@@ -353,7 +339,7 @@ def test_eval_and_sample_say_what_a_run_does_not_have(tmp_path, files, trained):
     for arguments, message in (
         (("--split", "validation"), "`split` must be one of test. Received: split=validation"),
         (("--weights", "swa"), "SWA has no sample at step 3"),
-        (("--weights", "ensemble"), "the members begin at step"),
+        (("--weights", "ensemble"), "the members are spawned at step"),
     ):
         result = program_runs.run("eval", out, "--data", files, *arguments)
         assert result.returncode == 2 and message in result.stderr, result.stderr

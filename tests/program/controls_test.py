@@ -245,9 +245,7 @@ def test_enwik8_starts_from_a_run_with_the_same_characters_alone(tmp_path):
         assert (initial[name] == trained[name]).all(), name
     numpy.testing.assert_allclose(initial["u"], trained["u"].mean(0, keepdims=True), atol=1e-6)
     assert not initial["state_h"].any() and trained["state_h"].any()
-    refused = program_runs.run(
-        "train", "enwik8", "--data", other, "--out", tmp_path / "refused", *flags
-    )
+    refused = program_runs.try_train("enwik8", other, tmp_path / "refused", *flags)
     assert (
         refused.returncode == 2
         and "`vocabulary` must be what it is in the checkpoint" in refused.stderr
@@ -463,12 +461,9 @@ def test_what_cannot_be_started_from_is_named(
     for name, program in (("unfinished", "cifar"), ("text", "enwik8")):
         folders[name].mkdir()
         (folders[name] / "config.toml").write_text(f'program = "{program}"\nmodel = "base"\n')
-    result = program_runs.run(
-        "train",
+    result = program_runs.try_train(
         "cifar",
-        "--data",
         data,
-        "--out",
         tmp_path / "run",
         *SMALL,
         "--pretrained",
@@ -488,7 +483,7 @@ def test_what_cannot_be_started_from_is_named(
         ),
         (
             "--model late-phase --late-batch-norm false --late-head false",
-            "`members` must be 1 if no weight has any",
+            "`members` must be 1 if no weight has members",
         ),
         ("--model base --swag-rank 4", "`swag_rank` must be 0 without SWA"),
         (
@@ -502,15 +497,8 @@ def test_what_cannot_be_started_from_is_named(
     ],
 )
 def test_controls_that_make_no_sense_are_refused(tmp_path, small_files, arguments, message):
-    result = program_runs.run(
-        "train",
-        "cifar",
-        "--data",
-        small_files,
-        "--out",
-        tmp_path / "run",
-        *SMALL,
-        *arguments.split(),
+    result = program_runs.try_train(
+        "cifar", small_files, tmp_path / "run", *SMALL, *arguments.split()
     )
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert not list(tmp_path.iterdir())

@@ -11,11 +11,7 @@ import pytest
 from late_phase_cli import enwik8_table
 from tests.support import enwik8_text, program_runs
 
-# Ten minibatches an epoch.
-SMALL = (
-    "--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 --validation-characters 0 --test-characters 0 "
-    "--members 3 --t0 1.2 --swa-start 2 --swa-every 0.5 --epochs 3 --log-every 5"
-).split()
+SMALL = enwik8_text.SMALL
 CLIPPED = (*SMALL, "--units", 150, "--clip-norm", 0.001)
 
 
@@ -183,7 +179,7 @@ def test_signals_stop_after_the_step_with_the_state_saved(tmp_path, text, number
     assert f"stopped at step {stopped}" in stderr and not (run / "results.json").exists()
     resumed = program_runs.train("enwik8", text, run, "--resume", "--steps", stopped + 2)
     assert (
-        f"goes on at step {stopped}" in resumed.stderr
+        f"resumes at step {stopped}" in resumed.stderr
         and program_runs.read_results(run)["steps"] == stopped + 2
     )
 
@@ -224,12 +220,9 @@ def test_a_run_repeats_from_its_config(tmp_path, text):
 @pytest.mark.parametrize("checkpoint_every", [1, 1000])
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, checkpoint_every):
     run = tmp_path / "run"
-    result = program_runs.run(
-        "train",
+    result = program_runs.try_train(
         "enwik8",
-        "--data",
         text,
-        "--out",
         run,
         *SMALL,
         "--model",
@@ -307,18 +300,10 @@ def test_unknown_programs_are_refused(tmp_path):
 
 def test_another_run_is_never_overwritten(text, trained):
     before = program_runs.read_results(trained)
-    result = program_runs.run("train", "enwik8", "--data", text, "--out", trained, *SMALL)
+    result = program_runs.try_train("enwik8", text, trained, *SMALL)
     assert result.returncode == 2 and "`out` must be new or empty" in result.stderr
-    result = program_runs.run(
-        "train",
-        "enwik8",
-        "--data",
-        text,
-        "--out",
-        os.path.join(trained, "base"),
-        "--resume",
-        "--steps",
-        7,
+    result = program_runs.try_train(
+        "enwik8", text, os.path.join(trained, "base"), "--resume", "--steps", 7
     )
     assert (
         result.returncode == 2
@@ -326,12 +311,9 @@ def test_another_run_is_never_overwritten(text, trained):
         in result.stderr
     )
     # Nor continued as something else.
-    result = program_runs.run(
-        "train",
+    result = program_runs.try_train(
         "enwik8",
-        "--data",
         text,
-        "--out",
         os.path.join(trained, "base"),
         "--resume",
         "--steps",
@@ -466,7 +448,7 @@ def test_eval_before_the_late_phase_and_without_swa(tmp_path, text):
         ),
         (
             "ensemble",
-            "no such weights: ensemble; this run has collapsed, current (the members begin at step 12)",
+            "no such weights: ensemble; this run has collapsed, current (the members are spawned at step 12)",
         ),
     ):
         result = program_runs.run("eval", tmp_path / "run", "--data", text, "--weights", weights)

@@ -416,7 +416,7 @@ def test_an_evaluation_replaces_an_earlier_one_and_nothing_else(tmp_path, files,
     )
     assert (
         result.returncode == 2
-        and "`out` must be a folder that can be made and written to" in result.stderr
+        and "`out` must be a folder that can be created and written to" in result.stderr
         and not result.stdout
     )
     result = program_runs.run("eval", run, runs[1], "--data", files)
@@ -490,7 +490,7 @@ def test_ensembles_of_unlike_runs_are_refused(tmp_path, runs, strangers, names, 
         ),
         (
             "--flatness 0.1,-0.2",
-            "`flatness` must be numbers >= 0 with commas between. Received: flatness=0.1,-0.2",
+            "`flatness` must be a comma-separated list of numbers >= 0. Received: flatness=0.1,-0.2",
         ),
         ("--flatness much", "`flatness` must be numbers >= 0"),
         ("--samples 0 --flatness 1", "--samples"),

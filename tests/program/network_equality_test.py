@@ -445,7 +445,7 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
         ("--network pyramidnet --depth 20 --dropout 0.1", "`dropout` must be 0 for a pyramidnet"),
         (
             "--network pyramidnet --depth 28",
-            "`depth` must be 11, 20, …, 272, …, that is 9 times the blocks of a group and 2. Received: depth=28",
+            "`depth` must be 11, 20, …, 272, …: 9 times the blocks per group, plus 2. Received: depth=28",
         ),
         (
             "--network pyramidnet --depth 20 --shakedrop 2",
@@ -459,7 +459,7 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
         ("--late-rank1 true --late-all true", "Received: late_all=true, late_rank1=true"),
         (
             "--model accumulation --late-rank1 true",
-            "the control accumulation must be of plain kernels, none of whose weights have members",
+            "the control accumulation must have plain kernels, whose weights have no members",
         ),
         (
             "--model batch-ensemble --hypernetwork true",
@@ -476,9 +476,7 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
     ],
 )
 def test_bad_settings_name_the_rule_and_the_value(tmp_path, files, arguments, message):
-    result = program_runs.run(
-        "train", "cifar", "--data", files, "--out", tmp_path / "run", *FLAGS, *arguments.split()
-    )
+    result = program_runs.try_train("cifar", files, tmp_path / "run", *FLAGS, *arguments.split())
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert not list(tmp_path.iterdir())
 
@@ -489,18 +487,8 @@ def test_a_run_goes_on_with_its_dropout(tmp_path, files):
         (0.1, "`dropout` must be 0.3, as in the checkpoint. Received: dropout=0.1"),
         (0, "`dropout` must be 0.3, as in the checkpoint. Received: none"),
     ):
-        refused = program_runs.run(
-            "train",
-            "cifar",
-            "--data",
-            files,
-            "--out",
-            tmp_path / "run",
-            "--resume",
-            "--steps",
-            2,
-            "--dropout",
-            value,
+        refused = program_runs.try_train(
+            "cifar", files, tmp_path / "run", "--resume", "--steps", 2, "--dropout", value
         )
         assert refused.returncode == 2 and message in refused.stderr, refused.stderr
 

@@ -23,7 +23,7 @@ def nqp(*arguments):
         ("--phi 0", "`phi` must be a number > 0. Received: phi=0"),
         (
             "--members 2,1",
-            "`members` must be ascending integers in [1, 1000], with commas between. Received: members=2,1",
+            "`members` must be ascending integers in [1, 1000], separated by commas. Received: members=2,1",
         ),
         ("--members 1,", "Received: members=1,"),
         ("--seeds x", "`seeds` must be an integer in [1, 10000]. Received: seeds=x"),
@@ -35,7 +35,7 @@ def nqp(*arguments):
         ("--preset slow", "`preset` must be quick, paper, or a .toml file. Received: preset=slow"),
         (
             "--out /proc/nqp",
-            "`out` must be a folder that can be made and written to. Received: out=/proc/nqp",
+            "`out` must be a folder that can be created and written to. Received: out=/proc/nqp",
         ),
         (
             "--n 99999999999999999999",

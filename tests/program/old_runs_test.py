@@ -71,7 +71,7 @@ def test_a_run_goes_on_to_what_it_would_have_come_to(old):
     run, program, data = old
     expected, before = read(run, "resumed.json"), program_runs.read_metrics(run)
     result = program_runs.train(program, data, run, "--resume", "--steps", expected["steps"])
-    assert f"goes on at step {read(run, 'evaluated.json')['steps']}" in result.stderr
+    assert f"resumes at step {read(run, 'evaluated.json')['steps']}" in result.stderr
     found, expected = figures(program_runs.read_results(run)), figures(expected)
     assert found == pytest.approx(expected, rel=TOLERANCE[program]) and len(expected) >= 3
     assert program_runs.read_metrics(run)[: len(before)] == before
@@ -92,11 +92,7 @@ def test_a_run_is_evaluated_as_it_was(old, tmp_path):
         ]
         assert row["nll"] == pytest.approx(expected["collapsed"]["nll"], rel=TOLERANCE[program])
     else:
-        rows = [
-            line.strip("| ").split(" | ")
-            for line in result.stdout.splitlines()
-            if line.startswith("| ")
-        ][1:]
+        rows = program_runs.table_rows(result.stdout)
         found = {weights: float(bpc) for weights, bpc in rows}
         assert found["collapsed"] == pytest.approx(
             expected["collapsed"]["bpc"], abs=6e-5
@@ -127,18 +123,8 @@ def test_a_run_is_what_another_starts_from(old, tmp_path):
 def test_settings_must_agree_in_the_digits_that_a_checkpoint_has(tmp_path, data):
     """Six in one of version 0.1.0, all in one of today."""
     run = shutil.copytree(os.path.join(FOLDER, "enwik8-late-phase-28"), tmp_path / "run")
-    refused = program_runs.run(
-        "train",
-        "enwik8",
-        "--data",
-        data["enwik8"],
-        "--out",
-        run,
-        "--resume",
-        "--steps",
-        30,
-        "--sigma",
-        0.1234,
+    refused = program_runs.try_train(
+        "enwik8", data["enwik8"], run, "--resume", "--steps", 30, "--sigma", 0.1234
     )
     assert (
         refused.returncode != 0
@@ -146,18 +132,8 @@ def test_settings_must_agree_in_the_digits_that_a_checkpoint_has(tmp_path, data)
         in refused.stderr
     )
     program_runs.train("enwik8", data["enwik8"], run, "--resume", "--steps", 30)
-    refused = program_runs.run(
-        "train",
-        "enwik8",
-        "--data",
-        data["enwik8"],
-        "--out",
-        run,
-        "--resume",
-        "--steps",
-        32,
-        "--sigma",
-        0.1234567892,
+    refused = program_runs.try_train(
+        "enwik8", data["enwik8"], run, "--resume", "--steps", 32, "--sigma", 0.1234567892
     )
     assert refused.returncode != 0
     assert (

@@ -73,7 +73,7 @@ TEST_F(SettingsTest, RefusedTextsNameTheRuleAndLeaveTheValue) {
       {"true or false", "1", "True", ""},
       {"one of sgd, adam", "adamw", "Adam", ""},
       {"text in UTF-8", "\xff", "a\xc3"},
-      {"ascending integers in [1, 9], with commas between", "", "1,", ",1", "2,1", "1,1", "10"},
+      {"ascending integers in [1, 9], separated by commas", "", "1,", ",1", "2,1", "1,1", "10"},
   };
   const std::string before = ConfigText(settings_);
   for (size_t i = 0; i < settings_.size(); ++i) {
@@ -185,7 +185,7 @@ TEST_F(SettingsTest, OneValueIsReadFromAFileOfOthers) {
   EXPECT_EQ(ReadValue(path, "program"), "train");
   EXPECT_EQ(ReadValue(path, "seeds"), "4");
   EXPECT_EQ(Complaint([&] { ReadValue(path, "model"); }),
-            "`model` must be there. Received: " + path + " without it");
+            "`model` must be set. Received: " + path + " without it");
 }
 
 TEST_F(SettingsTest, FlagsOverridePresets) {
@@ -256,7 +256,7 @@ TEST_F(SettingsTest, OutFolderIsMadeOrRefused) {
   EXPECT_TRUE(std::filesystem::is_directory(folder_ + "/a/b"));
   const std::string file = File("file", "");
   EXPECT_EQ(Complaint([&] { MakeOutFolder(file); }),
-            "`out` must be a folder that can be made and written to. Received: out=" + file);
+            "`out` must be a folder that can be created and written to. Received: out=" + file);
 }
 
 TEST(Program, ExitStatusTellsTheUsersMistakesFromOthers) {

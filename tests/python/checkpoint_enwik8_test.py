@@ -114,7 +114,7 @@ def test_saving_what_was_loaded_changes_no_bit(trained, text, tmp_path):
         program_runs.assert_same_bits(
             program_runs.read_checkpoint(run), program_runs.read_checkpoint(trained[0] / kind)
         )
-        # Nor do those of a training that goes on.
+        # Nor do those of a training that continues.
         other = shutil.copytree(trained[0] / kind, tmp_path / f"{kind}-other")
         for folder in (run, other):
             program_runs.train("enwik8", text, folder, "--resume", "--steps", 35)
@@ -141,11 +141,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, text, tm
     late_phase.checkpoint.save(model, run)
     result = program_runs.run("eval", run, "--data", text, "--threads", 2)
     assert result.returncode == 0, result.stderr
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in result.stdout.splitlines()
-        if line.startswith("| ")
-    ][1:]
+    rows = program_runs.table_rows(result.stdout)
     found = {weights: float(bpc) for weights, bpc in rows}
     results = program_runs.read_results(run)["test"]
     assert found["collapsed"] == pytest.approx(bits_per_character(model, streams), abs=6e-5)
@@ -168,7 +164,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, text, tm
     assert {name for name in before if not np.array_equal(before[name], after[name])} == weights
     assert program_runs.run("sample", run, "--prompt", " !", "--length", 10).returncode == 0
     resumed = program_runs.train("enwik8", text, run, "--resume", "--steps", 35)
-    assert "goes on at step 32" in resumed.stderr
+    assert "resumes at step 32" in resumed.stderr
 
 
 def test_averages_that_there_are_not_yet_are_refused(tmp_path, text):

@@ -141,11 +141,7 @@ def evaluate(run, files):
     """NLL of what `tools/latephase eval` finds in a run, to the four digits that it prints."""
     result = program_runs.run("eval", run, "--data", files, "--threads", 2)
     assert result.returncode == 0, result.stderr
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in result.stdout.splitlines()
-        if line.startswith("| ")
-    ][1:]
+    rows = program_runs.table_rows(result.stdout)
     return {row[0]: float(row[2]) for row in rows}
 
 
@@ -239,7 +235,7 @@ def test_saving_what_was_loaded_changes_no_bit(run, trained, files):
         program_runs.read_checkpoint(run), program_runs.read_checkpoint(trained("convnet"))
     )
     assert os.listdir(run / "checkpoint") == [f"step-{STEPS:012}"]
-    # Nor do those of a training that goes on.
+    # Nor do those of a training that continues.
     for folder in (run, shutil.copytree(trained("convnet"), run.parent / "other")):
         program_runs.train("cifar", files["cifar10"], folder, "--resume", "--steps", STEPS + 3)
     program_runs.assert_same_bits(
@@ -287,7 +283,7 @@ def test_what_keras_trains_the_program_evaluates_and_trains_on(trained, files, t
     steps = int(before["late_phase/step"])
     resumed = program_runs.train("cifar", files["cifar10"], run, "--resume", "--steps", steps + 3)
     assert (
-        f"goes on at step {steps}" in resumed.stderr
+        f"resumes at step {steps}" in resumed.stderr
         and program_runs.read_results(run)["steps"] == steps + 3
     )
 
@@ -307,7 +303,7 @@ def test_before_t0_there_is_one_member(trained, files, tmp_path):
     scale.assign(scale * np.array([[1.0], [1.0], [1.1]]))
     with pytest.raises(
         ValueError,
-        match=f"members of `model` must be equal.*begin at step {START}.* different ones in bn0/scale",
+        match=f"members of `model` must be equal.*at step {START}.* different members in bn0/scale",
     ):
         late_phase.checkpoint.save(model, run)
 
@@ -453,7 +449,7 @@ def test_a_process_killed_while_saving_leaves_one_whole_checkpoint(
         renamed = killed_at >= acts.index("rename") + 1
         bias = late_phase.checkpoint.read(state)["conv0/bias"]
         assert np.array_equal(bias, np.arange(6.0) if renamed else old["conv0/bias"])
-    # The program reads, and goes on with, the state between the two renames; and the next save clears up.
+    # The program reads, and resumes from, the state between the two renames; the next save cleans up.
     between = states[acts.index("rename") + 1]
     assert sorted(os.listdir(between / "checkpoint")) == [f"step-{STEPS:012}", f"step-{STEPS:012}+"]
     os.unlink(between / "checkpoint" / f"step-{STEPS:012}" / "state.index")  # half removed
@@ -486,7 +482,7 @@ def _flip_a_byte(path):
         (lambda run, step: _flip_a_byte(step / "state.data-00000-of-00001"), ValueError, "The checkpoint must be complete"),
         (lambda run, step: (step / "state.index").unlink(), ValueError, "The checkpoint must be complete"),
         (lambda run, step: (step / "state.data-00000-of-00001").unlink(), ValueError, "The checkpoint must be complete"),
-        (lambda run, step: tf.train.Checkpoint(v=tf.Variable(1)).write(str(step / "state")), ValueError, "must be one of tools/latephase"),
+        (lambda run, step: tf.train.Checkpoint(v=tf.Variable(1)).write(str(step / "state")), ValueError, "must be one that tools/latephase train wrote"),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_damaged_is_named(run, damage, error, message):
@@ -519,7 +515,7 @@ def test_what_is_missing_or_damaged_is_named(run, damage, error, message):
         (
             'program = "cifar"',
             'program = "nqp"',
-            "must be of `tools/latephase train .*program='nqp'",
+            "must be a run of `tools/latephase train .*program='nqp'",
         ),
         (
             'network = "convnet"',

@@ -37,48 +37,31 @@ class Draw:
         return tf.cast(value, self.dtype)
 
 
+def lstm_weights(draw, n, h, k):
+    """The inputs that both forms of the LSTM share."""
+    return dict(
+        initial_h=draw(n, h),
+        initial_c=draw(n, h),
+        recurrent_kernel=draw(h, 4 * h),
+        u=draw(k, h),
+        v=draw(k, 4 * h),
+    )
+
+
+def lstm_gradient(draw, op, inputs, out):
+    """What `op` gives for the inputs of its forward op, that op's results, and random gradients."""
+    kept = {name: getattr(out, name) for name in ("h", "gates", "cells")}
+    given = {f"d{name}": draw(*getattr(out, name).shape) for name in ("h", "final_h", "final_c")}
+    return list(op(**inputs, **kept, **given))
+
+
 def rank1_lstm(draw, is_training=True):
     t, n, c, h, k = 6, 33, 17, 31, 4
-    x, h0, c0, kernel, recurrent = (
-        draw(t, n, c),
-        draw(n, h),
-        draw(n, h),
-        draw(c, 4 * h),
-        draw(h, 4 * h),
-    )
-    bias, u, v = draw(4 * h), draw(k, h), draw(k, 4 * h)
-    out = ops.late_phase_rank1_lstm(
-        x=x,
-        initial_h=h0,
-        initial_c=c0,
-        kernel=kernel,
-        recurrent_kernel=recurrent,
-        bias=bias,
-        u=u,
-        v=v,
-        member=2,
-        is_training=is_training,
-    )
+    inputs = dict(x=draw(t, n, c), kernel=draw(c, 4 * h), member=2, **lstm_weights(draw, n, h, k))
+    out = ops.late_phase_rank1_lstm(**inputs, bias=draw(4 * h), is_training=is_training)
     if not is_training:
         return out[:3]
-    return list(out) + list(
-        ops.late_phase_rank1_lstm_grad(
-            x=x,
-            initial_h=h0,
-            initial_c=c0,
-            kernel=kernel,
-            recurrent_kernel=recurrent,
-            u=u,
-            v=v,
-            member=2,
-            h=out.h,
-            gates=out.gates,
-            cells=out.cells,
-            dh=draw(t, n, h),
-            dfinal_h=draw(n, h),
-            dfinal_c=draw(n, h),
-        )  # fmt: skip
-    )
+    return list(out) + lstm_gradient(draw, ops.late_phase_rank1_lstm_grad, inputs, out)
 
 
 def rank1_lstm_inference(draw):
@@ -87,42 +70,10 @@ def rank1_lstm_inference(draw):
 
 def rank1_lstm_tokens(draw):
     t, n, c, h, k = 6, 33, 40, 31, 4
-    tokens, table, h0, c0, recurrent = (
-        draw.integers(c, t, n),
-        draw(c, 4 * h),
-        draw(n, h),
-        draw(n, h),
-        draw(h, 4 * h),
-    )
-    u, v = draw(k, h), draw(k, 4 * h)
-    out = ops.late_phase_rank1_lstm_tokens(
-        tokens=tokens,
-        table=table,
-        initial_h=h0,
-        initial_c=c0,
-        recurrent_kernel=recurrent,
-        u=u,
-        v=v,
-        member=1,
-    )
-    return list(out) + list(
-        ops.late_phase_rank1_lstm_tokens_grad(
-            tokens=tokens,
-            table=table,
-            initial_h=h0,
-            initial_c=c0,
-            recurrent_kernel=recurrent,
-            u=u,
-            v=v,
-            member=1,
-            h=out.h,
-            gates=out.gates,
-            cells=out.cells,
-            dh=draw(t, n, h),
-            dfinal_h=draw(n, h),
-            dfinal_c=draw(n, h),
-        )  # fmt: skip
-    )
+    tokens, table = draw.integers(c, t, n), draw(c, 4 * h)
+    inputs = dict(tokens=tokens, table=table, member=1, **lstm_weights(draw, n, h, k))
+    out = ops.late_phase_rank1_lstm_tokens(**inputs)
+    return list(out) + lstm_gradient(draw, ops.late_phase_rank1_lstm_tokens_grad, inputs, out)
 
 
 def batch_norm(draw, is_training=True):

@@ -122,7 +122,7 @@ def test_a_driver_that_is_too_old_is_named_once_and_the_cpu_works(tmp_path):
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "[2.]"
     assert run.stderr.count("late_phase: the CUDA driver is too old for the GPU kernels") == 1
-    assert "serves CUDA up to 11.4" in run.stderr
+    assert "supports CUDA up to 11.4" in run.stderr
 
 
 def library_with_limit(folder, limit):

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-# Numbers that a float holds exactly: Keras rounds some hyper-parameters to float on their way into a float64 graph.
+# Numbers that a float holds exactly: Keras rounds some hyper-parameters to float before they enter a float64 graph.
 RATE, MOMENTUM, BETA1, BETA2, EPSILON = 0.125, 0.875, 0.875, 1 - 2.0**-10, 2.0**-14
 
 
@@ -32,7 +32,7 @@ def train(loss, base, rows, batches, members, start, base_rule, member_rule, bas
     Args:
       loss: of (base weights, a member's weights, batch): tensors, to a scalar.
       base: arrays.
-      rows: arrays of one member, with which all of them begin.
+      rows: arrays of one member, with which all of them start.
       batches: one for each step.
       members, start, base_scale: as in LatePhaseOptimizer.
       base_rule, member_rule: names of rules.

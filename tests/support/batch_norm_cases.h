@@ -35,8 +35,8 @@ struct BatchNormCase {
 inline void PrintTo(const BatchNormCase& c, std::ostream* out) { *out << c.Name(); }
 
 // Both modes and activations of odd sizes around the vector widths (4 to 16), the rows of a block
-// (16), the channels of a stripe (512), and the elements of a task (16 Ki). Of few channels,
-// numbers of rows that make no wide row, one, and several with rows to spare, in one task and in
+// (16), the channels of a stripe (512), and the elements of a task (16 Ki). With few channels,
+// numbers of rows that make no wide row, one, and several with rows left over, in one task and in
 // many.
 inline std::vector<BatchNormCase> BatchNormCases() {
   std::vector<BatchNormCase> cases;

@@ -19,7 +19,7 @@
 
 namespace late_phase {
 
-// A folder for the time of a test.
+// A folder that lasts as long as a test.
 class TestFolder {
  public:
   TestFolder() {
@@ -89,7 +89,7 @@ inline std::vector<NamedBytes> CifarFiles(CifarSet set, int64_t train_per_file, 
   return files;
 }
 
-// Into the folder, which is made if need be.
+// Into the folder, which is created if necessary.
 inline void WriteFiles(const std::string& folder, const std::vector<NamedBytes>& files) {
   std::filesystem::create_directories(folder);
   for (const NamedBytes& file : files) {
@@ -97,7 +97,7 @@ inline void WriteFiles(const std::string& folder, const std::vector<NamedBytes>&
   }
 }
 
-// A member's header, by hand, so that tests can have it lie. type: '0' file, '2' link, '5' folder.
+// A header written by hand, so that tests can make it lie. type: '0' file, '2' link, '5' folder.
 // size: 12 characters, octal digits as a rule.
 inline std::string TarHeader(const std::string& name, const std::string& size, char type = '0') {
   std::string header(512, '\0');

@@ -15,7 +15,7 @@ std::vector<T> Cast(const std::vector<double>& values) {
   return std::vector<T>(values.begin(), values.end());
 }
 
-// max|a − b| / max|b|; infinite when a value is missing or not finite.
+// max|a − b| / max|b|; infinite if a value is missing or not finite.
 template <typename Range>
 double RelativeError(const Range& actual, const std::vector<double>& expected) {
   if (static_cast<size_t>(actual.size()) != expected.size()) {

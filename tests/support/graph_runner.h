@@ -18,10 +18,10 @@ namespace test_util {
 
 using Feeds = std::vector<std::pair<std::string, tensorflow::Tensor>>;
 
-// Of every session of a test's process (optimizers/session.h).
+// The threads of every session in a test's process (optimizers/session.h).
 constexpr int kGraphThreads = 2;
 
-// Fetches the given outputs. An error of graph construction comes back as the status.
+// Fetches the given outputs. An error in building the graph is returned as the status.
 inline absl::Status RunGraph(const tensorflow::Scope& scope, const Feeds& feeds,
                              const std::vector<tensorflow::Output>& fetches,
                              std::vector<tensorflow::Tensor>* results) {

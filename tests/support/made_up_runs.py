@@ -32,7 +32,7 @@ def make_run(folder, model="rank1", seed=0, loss=END, swa=None, slope=SLOPE, epo
     curve = lambda epoch: loss + slope * math.log(epochs / epoch)
     for step in range(1, epochs * per_epoch + 1):
         epoch = step / per_epoch
-        # In training the loss falls twice as fast: it is validation that counts.
+        # In training the loss falls twice as fast: what counts is validation.
         rows.append({"kind": "train", "step": step, "epoch": epoch, "bpc": 2 * curve(epoch)})
         if step % per_epoch == 0:
             evaluation = {"kind": "evaluation", "step": step, "epoch": epoch, "bpc": curve(epoch)}

@@ -28,14 +28,14 @@ def command(*arguments):
 
 
 def run(*arguments):
-    """The program to its end: its status, stdout, stderr."""
+    """Runs the program to its end: its status, stdout, stderr."""
     return subprocess.run(
         command(*arguments), capture_output=True, text=True, errors="replace", env=ENVIRONMENT
     )
 
 
 def driver(*arguments, **options):
-    """A process of the driver, tools/latephase without what it prepares."""
+    """A process of the driver: tools/latephase without its preparations."""
     environment = {
         **ENVIRONMENT,
         "LATE_PHASE_PROGRAM": PROGRAM,
@@ -52,17 +52,28 @@ def driver(*arguments, **options):
 
 
 def drive(*arguments, **options):
-    """The driver to its end: its status, stdout, stderr."""
+    """Runs the driver to its end: its status, stdout, stderr."""
     process = driver(*arguments, **options)
     stdout, stderr = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
+def try_train(program, data, out, *arguments):
+    """A training run: its status, stdout, stderr."""
+    return run("train", program, "--data", data, "--out", out, *arguments)
+
+
 def train(program, data, out, *arguments):
     """A training run that must succeed."""
-    result = run("train", program, "--data", data, "--out", out, "--threads", 2, *arguments)
+    result = try_train(program, data, out, "--threads", 2, *arguments)
     assert result.returncode == 0, result.stderr
     return result
+
+
+def table_rows(stdout):
+    """The cells of a printed table's rows, without its head."""
+    lines = [line for line in stdout.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines[1:]]
 
 
 def checkpoint_folders(run_folder):
@@ -93,7 +104,7 @@ def read_metrics(run_folder):
 
 
 def logged_tags(run_folder):
-    """What a run has logged for TensorBoard. It must hold its files, and no others."""
+    """What a run has logged for TensorBoard. The folder must hold its files, and no others."""
     events = [name for name in os.listdir(run_folder) if name.startswith("events.out.tfevents.")]
     assert len(events) == 1
     assert sorted(set(os.listdir(run_folder)) - set(events)) == [
@@ -155,7 +166,7 @@ def initial_checkpoint(program, data, out, *arguments):
 
 
 def assert_resumes_bit_for_bit(whole, step, program, data, *arguments):
-    """Kills a run after its checkpoint of `step` and before the next one, and goes on to where `whole`, uninterrupted, ended."""
+    """Kills a run after its checkpoint of `step` and before the next one, and resumes it to where `whole`, uninterrupted, ended."""
     for attempt in range(10):
         killed = f"{whole}-killed-{step}-{attempt}"
         kill_after_checkpoint(step, program, data, killed, "--checkpoint-every", step, *arguments)
@@ -165,10 +176,10 @@ def assert_resumes_bit_for_bit(whole, step, program, data, *arguments):
         raise AssertionError(f"never killed between the checkpoints of steps {step} and {2 * step}")
     steps = read_results(whole)["steps"]
     resumed = train(program, data, killed, "--resume", "--steps", steps)
-    assert f"goes on at step {step}" in resumed.stderr
+    assert f"resumes at step {step}" in resumed.stderr
     assert_same_bits(read_checkpoint(whole), read_checkpoint(killed))
     for figures in ("train", "validation", "test"):
         assert read_results(whole).get(figures) == read_results(killed).get(figures)
-    # No step twice, though the killed process had written lines past its checkpoint.
+    # No step twice, although the killed process had written lines past its checkpoint.
     lines = [line["step"] for line in read_metrics(killed) if line["kind"] == "train"]
     assert lines == sorted(set(lines)) and lines[-1] == steps

@@ -37,7 +37,7 @@ using LstmGradients = Lstm;
 
 inline double Sigmoid(double z) { return 1.0 / (1.0 + std::exp(-z)); }
 
-// One sequence n through time; keeps what the backward walk needs.
+// One sequence n through time; keeps what the backward pass needs.
 struct Trace {
   std::vector<Values> h, c, i, f, g, o;  // h and c have T+1 entries, the initial state first
 };

@@ -32,7 +32,7 @@ struct SoftmaxCase {
 inline void PrintTo(const SoftmaxCase& c, std::ostream* out) { *out << c.Name(); }
 
 // Odd sizes around the vector widths (4 to 16), the panel width (32), the block of rows (64), the
-// least slice of units (32), the widest block of columns (512) and, on CUDA, warps (32), blocks
+// smallest slice of units (32), the widest block of columns (512) and, on CUDA, warps (32), blocks
 // (256) and the largest vocabulary that a warp has to itself (1024).
 inline std::vector<SoftmaxCase> SoftmaxCases() {
   return {{1, 1, 1},      {5, 3, 1},     {7, 23, 2},    {65, 7, 16},

@@ -4,7 +4,8 @@
 //   EXPECT_THAT(run->Restore(dir), StatusIs(absl::StatusCode::kNotFound));
 //   EXPECT_THAT(options.Check(), StatusIs(_, HasSubstr("`members` must be")));
 //
-// The value of a StatusOr: TF_ASSERT_OK_AND_ASSIGN, of TensorFlow's statusor.h, or ExpectValue.
+// For the value of a StatusOr: TF_ASSERT_OK_AND_ASSIGN, from TensorFlow's statusor.h, or
+// ExpectValue.
 #ifndef LATE_PHASE_TESTS_SUPPORT_STATUS_MATCHERS_H_
 #define LATE_PHASE_TESTS_SUPPORT_STATUS_MATCHERS_H_
 
@@ -45,8 +46,8 @@ MATCHER_P2(StatusIs, code, message, "") {
                                        result_listener);
 }
 
-// The value, which must be there; else the test fails, and it is a default one. For functions that
-// return something; elsewhere TF_ASSERT_OK_AND_ASSIGN.
+// The value; if there is none, the test fails, and a default value is returned. For functions that
+// return something; elsewhere use TF_ASSERT_OK_AND_ASSIGN.
 template <typename T>
 T ExpectValue(absl::StatusOr<T> value) {
   EXPECT_THAT(value, IsOk());

@@ -12,11 +12,11 @@ import time
 import uuid
 
 CTRL_C = b"\x03"
-PATIENCE = 100  # seconds, which only a machine with much else to do needs
+PATIENCE = 100  # seconds; only a busy machine needs that long
 
 
 class Terminal:
-    """The program, as a shell would start it, with all that is said; ended in any case at the end of a `with`."""
+    """The program, started as by a shell, with all its output; it has ended at the end of a `with`, whatever happens."""
 
     def __init__(self, command, environment, folder=None):
         self.mark = uuid.uuid4().hex
@@ -44,18 +44,18 @@ class Terminal:
         os.close(self.file)
 
     def read(self, seconds):
-        """What is said within a time, if anything is; False at the end."""
+        """Reads what is printed within a time, if anything; False at the end."""
         if not select.select([self.file], [], [], seconds)[0]:
             return True
         try:
             text = os.read(self.file, 65536)
-        except OSError:  # how Linux reports that nobody has the terminal open any more
+        except OSError:  # how Linux reports that no process has the terminal open any more
             return False
         self.said += text.decode(errors="replace")
         return bool(text)
 
     def wait_for(self, condition, seconds=PATIENCE):
-        """Until the condition, a text or a function, holds. Returns the seconds it took."""
+        """Waits until the condition, a text or a function, holds. Returns the seconds it took."""
         begin = time.monotonic()
         holds = condition if callable(condition) else lambda: condition in self.said
         while not holds():
@@ -68,7 +68,7 @@ class Terminal:
         os.write(self.file, key)
 
     def end(self, seconds=PATIENCE):
-        """Waits for the program's end. Returns its status as a shell has it."""
+        """Waits for the program's end. Returns its exit status as in a shell."""
         begin = time.monotonic()
         while self.status is None:
             assert time.monotonic() - begin < seconds, self.said
@@ -82,7 +82,7 @@ class Terminal:
         return self.status
 
     def processes(self):
-        """All that the program started, whoever their parents are now."""
+        """All processes that the program started, whatever their parents are now."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class Terminal:
         return found
 
     def assert_alone(self):
-        """Nothing that was started is left. The last ones may still be dying."""
+        """Nothing that was started is left. The last processes may still be ending."""
         begin = time.monotonic()
         while left := self.processes():
             assert time.monotonic() - begin < PATIENCE, [

@@ -1,4 +1,4 @@
-"""The wheel, and what a user does who has nothing else, the same wherever it is installed.
+"""The wheel, and what a user does with nothing else, wherever it is installed.
 
 A small text takes the place of enwik8.
 """

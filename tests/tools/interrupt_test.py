@@ -250,7 +250,7 @@ def test_a_second_ctrl_c_ends_all_runs_of_a_plan(project):
         )
         terminal.press()
         terminal.wait_for(
-            "interrupted; the runs save their states and stop, Ctrl-C again ends them at once"
+            "interrupted; the runs will save their states and stop; press Ctrl-C again to end them at once"
         )
         time.sleep(0.3)
         assert len(terminal.processes()) == 3

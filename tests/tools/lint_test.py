@@ -22,7 +22,9 @@ def test_ruff_finds_nothing():
 
 def test_every_file_is_formatted():
     found = ruff("format", "--check", "--no-cache")
-    assert found.returncode == 0, f"run `ruff format`:\n{found.stdout}{found.stderr}"
+    assert found.returncode == 0, (
+        f"run `tools/latephase python -m ruff format`:\n{found.stdout}{found.stderr}"
+    )
 
 
 def test_ruff_reads_every_folder_with_python():

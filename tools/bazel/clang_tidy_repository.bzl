@@ -1,7 +1,7 @@
 """@clang_tidy: the clang-tidy of this machine, if there is one.
 
-tool.bzl holds CLANG_TIDY, its path or "", and CLANG_TIDY_VERSION. Nothing fails where it is missing:
-only who asks for it needs it (tools/bazel/tidy.bzl).
+tool.bzl holds CLANG_TIDY, its path or "", and CLANG_TIDY_VERSION. A missing clang-tidy is no error:
+it is needed only when its reports are requested (tools/bazel/tidy.bzl).
 """
 
 def _clang_tidy_repository(ctx):

@@ -17,7 +17,7 @@ _NVCC_FLAGS = [
     "-Xcompiler=-fPIC,-Wall,-Wextra,-Werror",
 ]
 
-# What nvcc says goes to a file, but for times, which differ, and to the screen if it fails.
+# What nvcc prints goes to a file, except for times, which differ, and to the screen if it fails.
 _COMMAND = """
 messages=$1
 shift
@@ -97,8 +97,8 @@ _cuda_objects_rule = rule(
 def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
     """A C++ library of CUDA sources (`.cu.cc`), linked with the static CUDA runtime.
 
-    NAME_objects has further output groups: "ptxas" holds what ptxas reports of the kernels, "ptx" the PTX
-    that nvcc makes by the same flags.
+    NAME_objects has further output groups: "ptxas" holds what ptxas reports about the kernels, "ptx" the PTX
+    that nvcc makes with the same flags.
     """
     _cuda_objects_rule(
         name = name + "_objects",
@@ -113,14 +113,14 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
         srcs = [name + "_objects"],
         hdrs = hdrs,
         linkstatic = True,
-        # An OpKernel depends on a core's header only, so that a linker may meet the core first.
+        # An OpKernel depends only on a core's header, so a linker may encounter the core first.
         alwayslink = True,
         deps = deps + ["@cuda//:runtime"],
         **kwargs
     )
 
 def cuda_reports(name, others = []):
-    """What ptxas reports of every cuda_library above this in the package, and the cuda_reports of other packages."""
+    """What ptxas reports about every cuda_library above this in the package, and the cuda_reports of other packages."""
     native.filegroup(
         name = name + "_of_package",
         srcs = [

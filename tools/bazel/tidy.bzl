@@ -9,7 +9,7 @@ Headers are checked with the sources that include them. Only what nvcc alone can
 load("@clang_tidy//:tool.bzl", "CLANG_TIDY", "CLANG_TIDY_VERSION")
 
 # Writes what clang-tidy finds to a file, nothing if all is well: a finding is kept like any other result.
-# What it says besides, such as how many findings in foreign headers it keeps to itself, goes to the report
+# Its other output, such as how many findings in foreign headers it suppressed, goes to the report
 # only if it failed without a finding.
 _RUN = """
 report=$1 clang_tidy=$2
@@ -52,7 +52,7 @@ def _report(ctx, source, flags, headers):
         arguments = [command, flags],
         inputs = depset([source, ctx.file._config], transitive = [headers]),
         outputs = [report],
-        # Its version is part of the action, so another one looks again.
+        # Its version is part of the action, so another version checks again.
         env = {"CLANG_TIDY_VERSION": CLANG_TIDY_VERSION},
         mnemonic = "ClangTidy",
         progress_message = "Looking at %s with clang-tidy" % source.short_path,

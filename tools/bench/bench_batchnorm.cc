@@ -1,6 +1,6 @@
 // Times batch normalisation, forward and backward, in C++ graphs with Google Benchmark: ours, the
-// same of TensorFlow's ops, and the memory floor. `tools/latephase bench batchnorm` runs this; the
-// benchmarks are called SHAPE/WHO, e.g. 128x32x32x160 Relu/ours.
+// same with TensorFlow's ops, and the memory floor. `tools/latephase bench batchnorm` runs this;
+// the benchmarks are called SHAPE/WHO, e.g. 128x32x32x160 Relu/ours.
 //
 //   bench_batchnorm --benchmark_format=json ...
 //   bench_batchnorm --wide_resnet_rounds=N      training steps instead
@@ -51,8 +51,8 @@ struct Layer {
   int64_t channels() const { return shape.back(); }
 };
 
-// WRN 28-10's and WRN 16-2's first group, then those of the small convolutional network, whose
-// activations lie elsewhere.
+// The first groups of WRN 28-10 and WRN 16-2, then the layers of the small convolutional network,
+// whose activations are separate.
 const std::vector<Layer>& Layers() {
   static const auto* layers = new std::vector<Layer>{
       {{128, 32, 32, 160}, true, 1, true},  {{128, 32, 32, 32}, true, 1, true},
@@ -67,8 +67,8 @@ struct Arrays {
         dy(Uniform(TensorShape(layer.shape))),
         scale(Uniform(TensorShape({layer.channels()}))),
         offset(Uniform(TensorShape({layer.channels()}))) {
-    // No pre-activation is as near to 0 as to be on one side for one and on the other for another:
-    // x keeps off 0, about its mean, the scale is near 1 and the offset near 0.
+    // No pre-activation is so close to 0 that contestants could see it on different sides: x stays
+    // away from its mean, the scale is near 1 and the offset near 0.
     auto flat = x.flat<float>();
     for (int64_t i = 0; i < flat.size(); ++i) flat(i) += std::copysign(0.1f, flat(i));
     scale.flat<float>() = scale.flat<float>() + 1.0f;
@@ -78,7 +78,7 @@ struct Arrays {
   Tensor x, dy, scale, offset;
 };
 
-// Of [channels], a stack of kMembers rows, zero but for row kMember.
+// From [channels], a stack of kMembers rows, zero except for row kMember.
 Tensor Stacked(const Tensor& row) {
   const int64_t C = row.NumElements();
   Tensor stack(tf::DT_FLOAT, TensorShape({kMembers, C}));
@@ -87,9 +87,9 @@ Tensor Stacked(const Tensor& row) {
   return stack;
 }
 
-// The forward and the backward pass in one graph. x is fed. dy comes as in a training, where the
-// layer above has computed it: in an array that nobody else will read, over which the gradient of x
-// may be written. To this end it is staged first, and taken by the run.
+// The forward and the backward pass in one graph. x is fed. dy arrives as in training, where the
+// layer above has computed it: in an array that nothing else will read, so that the gradient of x
+// may overwrite it. To this end it is staged first, and taken by the run.
 class Pass {
  public:
   Pass(const Layer& layer, const Arrays& arrays, bool ours) {
@@ -124,7 +124,7 @@ class Pass {
   }
 
   void Stage(const Tensor& dy) {
-    // A copy, or the array would be shared with the caller.
+    // A copy, because the array would otherwise be shared with the caller.
     graph_.Run({{"dy", tf::tensor::DeepCopy(dy)}}, {stage_});
   }
 
@@ -135,7 +135,7 @@ class Pass {
   std::vector<Tensor> Results() { return graph_.Fetch(feeds_, results_); }
 
  private:
-  // TensorFlow normalises images alone.
+  // TensorFlow normalises only images.
   Output AddStock(const Layer& layer, const Output& x, const Output& scale, const Output& offset) {
     const tf::Scope& s = graph_.scope();
     const bool image = layer.shape.size() == 4;
@@ -155,8 +155,8 @@ class Pass {
   std::vector<std::string> results_, targets_;
 };
 
-// Largest difference relative to the largest value. `ours` may be a stack, of which row kMember is
-// meant.
+// Largest difference relative to the largest value. If `ours` is a stack, its row kMember is
+// compared.
 double Difference(const Tensor& ours, const Tensor& stock) {
   const int64_t size = stock.NumElements();
   const float *a = ours.flat<float>().data(), *b = stock.flat<float>().data();
@@ -169,7 +169,7 @@ double Difference(const Tensor& ours, const Tensor& stock) {
   return difference / largest;
 }
 
-// What two passes forward and two backward must read and write, over arrays that are there already:
+// What two passes forward and two backward must read and write, over arrays that already exist:
 //   read x;  read x, write y;  read x and dy;  read x and dy, write dx over dy
 void Floor(const Tensor& x, Tensor* y, Tensor* dy, const Parallel& parallel) {
   const int64_t D = x.NumElements();

@@ -1,7 +1,7 @@
 """tools/latephase bench batchnorm: batch normalisation with its gradient, ours against TensorFlow's ops and the memory floor.
 
-A C++ process checks first that ours and TensorFlow's compute the same, then times everybody in random order, round after round. It
-runs with and without oneDNN in turn, which TensorFlow chooses by process. Prints minima, ratios and targets.
+A C++ process first checks that ours and TensorFlow's compute the same, then times all of them in random order, round after round. It
+runs alternately with and without oneDNN, which TensorFlow chooses per process. Prints minima, ratios and targets.
 Then training steps of a WRN 16-2, with oneDNN: ours with one member and with ten, and TensorFlow's BatchNorm in place of ours.
 """
 
@@ -24,7 +24,7 @@ ONEDNN = {"stock": "0", "oneDNN": "1"}  # who -> TF_ENABLE_ONEDNN_OPTS
 
 
 def measure(options):
-    """Runs everything; returns what `render` needs."""
+    """Measures everything; returns what `render` needs."""
     results = {
         **bench_report.machine(),
         "turns": options.turns,
@@ -134,13 +134,13 @@ if __name__ == "__main__":
         "--turns",
         type=int,
         default=3,
-        help="times that TensorFlow is started with and without oneDNN (default 3)",
+        help="how often TensorFlow is started with and without oneDNN (default 3)",
     )
     parser.add_argument(
         "--rounds",
         type=int,
         default=20,
-        help="rounds per start in which everybody runs in turn (default 20)",
+        help="rounds per start, in which all contestants take turns (default 20)",
     )
     parser.add_argument(
         "--pairs",

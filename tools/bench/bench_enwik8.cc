@@ -31,7 +31,7 @@ using tensorflow::Tensor;
 
 constexpr int64_t kUnits = 500, kTime = 100, kBatch = 128;
 
-// FOLDER/NAME.npy, of which the shape is known.
+// FOLDER/NAME.npy, whose shape is known.
 template <typename T>
 std::vector<T> ReadArray(const std::string& folder, const std::string& name) {
   const std::string bytes = ReadFile(folder + "/" + name + ".npy");
@@ -44,8 +44,8 @@ std::vector<T> ReadArray(const std::string& folder, const std::string& name) {
   return values;
 }
 
-// tokens [S,T+1,N] as a text that cuts into the same minibatches: N streams of S·T + 1 bytes, and
-// what the other splits need.
+// tokens [S,T+1,N] as a text that divides into the same minibatches: N streams of S·T + 1 bytes,
+// and what the other splits need.
 ByteText WriteText(const std::string& folder, int64_t* characters) {
   const std::vector<int32_t> tokens = ReadArray<int32_t>(folder, "tokens");
   const int64_t S = tokens.size() / ((kTime + 1) * kBatch), length = S * kTime + 1;
@@ -108,7 +108,7 @@ class Model {
     Require(run_->Assign(variables));
   }
 
-  // Seconds of one step, feeds not counted: training prepares them on another thread.
+  // Seconds of one step, without the feeds: training prepares them on another thread.
   double Step() {
     const Run::Feeds feeds = Require(task_->Batch(run_->step()));
     const auto begin = std::chrono::steady_clock::now();

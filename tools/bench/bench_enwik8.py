@@ -1,7 +1,7 @@
 """tools/latephase bench enwik8: one whole training step of the enwik8 model, ours against peers, alternately in one run.
 
-Checks first that all start at the same loss and that ours and the Keras model with rank-1 factors train alike, then times rounds in
-which everybody runs in turn; prints minima and ratios, the cost of ten members against one, and memory.
+First checks that all start at the same loss and that ours and the Keras model with rank-1 factors train alike, then times rounds in
+which all contestants take turns; prints minima and ratios, the cost of ten members against one, and memory.
 """
 
 # Ours is the C++ program named by LATE_PHASE_BENCH. It runs the training step that tools/bench/bench_peer.py describes, with rank-1 factors:
@@ -67,7 +67,7 @@ def make_arrays():
 
 
 def check_losses(name, losses, reference):
-    """Largest relative difference to the reference's losses; only the first is compared with that of a model of another kind."""
+    """Largest relative difference from the reference's losses; for a model of another kind only the first is compared."""
     losses = np.array(losses)
     if not abs(losses[0] / np.log(VOCAB) - 1) <= 0.01:
         raise SystemExit(
@@ -82,7 +82,7 @@ def check_losses(name, losses, reference):
 
 
 def measure(options):
-    """Runs everything; returns what `render` needs."""
+    """Measures everything; returns what `render` needs."""
     results = {**bench_report.machine(), "rounds": options.rounds, "peers": {}}
     times = results["seconds"] = {}
     with tempfile.TemporaryDirectory() as parent, contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def measure(options):
             print(f"round {number + 1} of {options.rounds} ...", file=sys.stderr, flush=True)
             for name, process in everybody.items():
                 times.setdefault(name, []).extend(process.seconds(4))
-        stack.pop_all().close()  # their memory and threads are not to disturb what follows
+        stack.pop_all().close()  # their memory and threads must not disturb what follows
         for members in (1, 10):
             results[f"memory_{members}"] = bench_report.run_program(
                 "enwik8", [*arguments, f"--memory={members}"]

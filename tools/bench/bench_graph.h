@@ -23,10 +23,10 @@
 
 namespace late_phase {
 
-// Of everybody that is timed.
+// Used by all contestants.
 inline int Threads() { return static_cast<int>(std::thread::hardware_concurrency()); }
 
-// The larger one; NaN is worst.
+// The larger one; NaN counts as the largest.
 inline double Worse(double a, double b) { return b <= a || std::isnan(a) ? a : b; }
 
 // Uniform in [−0.5, 0.5].
@@ -51,7 +51,7 @@ class BenchGraph {
     return tensorflow::ops::Placeholder(scope_.WithOpName(name), dtype);
   }
 
-  // A variable and the value it starts with. The value is shared until the first update, which
+  // A variable and its initial value. The value is shared until the first update, which
   // copies it.
   tensorflow::Output Variable(const std::string& name, const tensorflow::Tensor& value) {
     const tensorflow::Output handle =

@@ -104,7 +104,7 @@ class Step {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  // Bytes that the kernels allocate in one run, outputs and scratch.
+  // Bytes that the kernels allocate in one run, for outputs and scratch.
   int64_t AllocatedBytes() {
     tensorflow::RunOptions options;
     options.set_trace_level(tensorflow::RunOptions::FULL_TRACE);
@@ -167,7 +167,7 @@ void BM_Products(benchmark::State& state) {
         backward.Run(data(dz) + (t * N + begin) * Z, data(packed), data(dh) + begin * H);
       }
     });
-    // Sixteen panels per task, as many as keep a chunk of h and their part of dR in a second-level
+    // Sixteen panels per task, so that a chunk of h and their part of dR stay in a second-level
     // cache.
     const int64_t panels = PanelCount(Z), block = 16;
     parallel((panels + block - 1) / block, [&](int64_t task) {
@@ -212,7 +212,7 @@ void RunPairs(int pairs) {
               static_cast<long long>(one.AllocatedBytes()),
               static_cast<long long>(ten.AllocatedBytes()));
   for (int i = 0; i < pairs; ++i) {
-    // The order changes from round to round, so that nobody always runs first.
+    // The order changes from round to round, so that none always runs first.
     double seconds[3];
     Step* steps[3] = {&one, &control, &ten};
     for (int k = 0; k < 3; ++k) {

@@ -1,6 +1,6 @@
 """tools/latephase bench lstm: the LSTM part of an enwik8 training step, ours against peers, alternately in one run.
 
-Checks first that all compute the same, then times rounds in which everybody runs in turn; prints minima, ratios and targets.
+First checks that all compute the same, then times rounds in which all contestants take turns; prints minima, ratios and targets.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def ours(weights):
 
 
 def difference(peer, arrays, folder):
-    """Largest difference to ours, relative to the tensor's largest value. Both are float sums over 12,800 rows."""
+    """Largest difference from ours, relative to the tensor's largest value. Both are float sums over 12,800 rows."""
     path = peer.ask("check " + os.path.join(folder, "result.npz"))["saved"]
     mine, worst = ours(arrays), 0.0
     for name, theirs in np.load(path).items():
@@ -76,7 +76,7 @@ def difference(peer, arrays, folder):
 
 
 def measure(options):
-    """Runs everything; returns what `render` needs."""
+    """Measures everything; returns what `render` needs."""
     results = {**bench_report.machine(), "rounds": options.rounds, "peers": {}}
     threads = results["threads"]
     times = results["seconds"] = {}

@@ -1,6 +1,6 @@
-// Which matrix-product library for the LSTM? Times the three products of a step (docs/matmul.md)
-// through each candidate, two threads at once, one product per thread. Not part of any test or of
-// the library: needs libopenblas-dev and libdnnl-dev.
+// Which matrix-product library for the LSTM? Times the three products of a step
+// (docs/benchmarks.md) through each candidate, two threads at once, one product per thread. Not
+// part of any test or of the library: needs libopenblas-dev and libdnnl-dev.
 //
 //   bazel run //tools/bench:bench_matmul
 #include <cblas.h>
@@ -57,7 +57,7 @@ Call OpenBlas(const Product& p, const Operands&) {
   };
 }
 
-// Weights packed in the library's own format beforehand, where they are weights.
+// B is packed in the library's own format beforehand if it is a weight.
 Call OneDnn(const Product& p, const Operands& example) {
   using namespace dnnl;
   using Tag = memory::format_tag;
@@ -155,7 +155,7 @@ int main() {
         }
       }
     }
-    // In turn, so that a busy machine is busy for all; the best of each.
+    // In turn, so that a busy machine affects all of them; the best of each.
     std::vector<Operands> operands(kThreads, Operands(p));
     std::vector<double> best(calls.size(), 1e9);
     for (int repeat = 0; repeat < kRepeats; ++repeat) {

@@ -1,4 +1,4 @@
-// Times the optimizer's updates in C++ graphs with Google Benchmark: ours, the same composed of
+// Times the optimizer's updates in C++ graphs with Google Benchmark: ours, the same built from
 // stock TensorFlow ops, and the memory floor. `tools/latephase bench optimizer` runs this; the
 // benchmarks are called GROUP/WHO.
 //
@@ -164,7 +164,7 @@ class BaseUpdate {
     apply_.push_back(update.node()->name());
   }
 
-  // As one writes it:   sum += grad; g = scale·sum + weight_decay·var; the rule; sum = 0.
+  // As usually written: sum += grad; g = scale·sum + weight_decay·var; the rule; sum = 0.
   // In place: sum −= −scale·grad; sum −= −weight_decay·var; the rule with sum; sum = 0, where −= is
   // TensorFlow's gradient descent: fewer passes and no temporary array but the zeros.
   void AddStock(Rule rule, bool in_place, const Weight& w) {
@@ -258,7 +258,8 @@ class Floor {
   }
 
   // Fills the caches with something else, as the forward and backward pass between two updates
-  // does: some last-level caches hold all weights, and who runs after a relative would be lucky.
+  // does: some last-level caches hold all weights, and whatever runs after similar work would be
+  // lucky.
   void EmptyCaches() {
     float* const data[] = {others_[0].flat<float>().data(), others_[1].flat<float>().data()};
     MemoryPass(kOthers, {data[0], data[1]}, {data[0]}, threads_.parallel());
@@ -325,7 +326,7 @@ double RegisterRule(Floor* floor, Rule rule, const std::string& name,
     if (maker == Maker::kOurs) ours = update;
     difference = Worse(difference, ours->Difference(update));
     Register(floor, name + "Apply/" + who, [update] { update->Apply(); });
-    if (rule != Rule::kMomentum) continue;  // the rules differ in the apply alone
+    if (rule != Rule::kMomentum) continue;  // the rules differ only in the apply
     Register(floor, name + "Accumulate/" + who, [update] { update->Accumulate(); });
     Register(floor, name + "Cycle/" + who, [update] { update->Cycle(); });
   }

@@ -1,6 +1,6 @@
 """tools/latephase bench optimizer: the optimizer's updates, ours against stock TensorFlow ops and the memory floor.
 
-One C++ process checks first that ours and the stock ops reach the same weights, then times everybody in random order, round after
+One C++ process first checks that ours and the stock ops reach the same weights, then times all of them in random order, round after
 round; prints minima, ratios and targets.
 """
 
@@ -25,7 +25,7 @@ ROWS = [
 
 
 def measure(options):
-    """Runs everything; returns what `render` needs."""
+    """Measures everything; returns what `render` needs."""
     results = {**bench_report.machine(), "rounds": options.rounds}
     results["seconds"], context = bench_report.run_benchmarks("optimizer", options.rounds)
     for name, kind in [("weights", int), ("tensors", int), ("difference", float)]:
@@ -34,10 +34,10 @@ def measure(options):
 
 
 def best_times(results):
-    """Least seconds by benchmark; of a cycle, per minibatch."""
+    """The minimum seconds of each benchmark; for a cycle, per minibatch."""
     best = {name: min(seconds) for name, seconds in results["seconds"].items()}
     best = {name: seconds / (MEMBERS if "Cycle" in name else 1) for name, seconds in best.items()}
-    # These floors are one and the same pass: two arrays read, one written.
+    # These floors are the same pass: two arrays read, one written.
     pass_seconds = min(
         best[f"{group}/floor"] for group in ("MomentumAccumulate", "SwaUpdate", "MemberSgd")
     )
@@ -129,6 +129,9 @@ def check(options):
 if __name__ == "__main__":
     parser = bench_report.parser("optimizer", __doc__)
     parser.add_argument(
-        "--rounds", type=int, default=30, help="rounds in which everybody runs in turn (default 30)"
+        "--rounds",
+        type=int,
+        default=30,
+        help="rounds, in which all contestants take turns (default 30)",
     )
     bench_report.main(parser, check, measure, render)

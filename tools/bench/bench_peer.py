@@ -28,7 +28,7 @@ LR, EPSILON, CLIP = (
     1e-3,
     1e-8,
     1.0,
-)  # enwik8; Adam's other values are everybody's default, 0.9 and 0.999
+)  # enwik8; Adam's other values are the default everywhere, 0.9 and 0.999
 
 
 def save_check(compute):

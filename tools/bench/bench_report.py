@@ -84,7 +84,7 @@ class Process:
         self.benchmark, self.name = benchmark, name
         self.errors = tempfile.TemporaryFile(
             "w+"
-        )  # a pipe that nobody reads would fill and stop it
+        )  # a pipe that is not read would fill up and stop it
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -150,7 +150,7 @@ def interval(ratios, rng):
 
 
 def members_lines(rounds, target=None):
-    """Of rounds [[K = 1, K = 1 again, K = 10], ...] in seconds: ratios within a round. The target is for the interval's upper end."""
+    """The ratios within rounds [[K = 1, K = 1 again, K = 10], ...], given in seconds. The target is for the interval's upper end."""
     rounds, rng = np.array(rounds), np.random.default_rng(0)
     lines = [
         f"{len(rounds)} rounds of K = 1, K = 1 again, K = 10: median of the ratios within a round, bootstrap 95 % interval"
@@ -179,12 +179,12 @@ def ratio_line(text, value, target=None, at_least=True):
 
 
 def main(parser, check, measure, render):
-    """Measures or, with --show, reads a recorded run; prints the report. `check(options)` returns a complaint or None."""
+    """Measures or, with --show, reads a recorded run; prints the report. `check(options)` returns an error message or None."""
     parser.add_argument("--out", metavar="FILE", help="also write all times as JSON")
     parser.add_argument(
         "--show",
         metavar="FILE",
-        help="measure nothing, print the report of a file written by --out",
+        help="measure nothing; print the report of a file written by --out",
     )
     options = parser.parse_args()
     complaint = check(options)
@@ -210,13 +210,16 @@ def peer_parser(name, description):
     """The parser of a benchmark that has peers and compares members; `check_peer_options` is its check."""
     result = parser(name, description)
     result.add_argument(
-        "--rounds", type=int, default=5, help="rounds in which everybody runs in turn (default 5)"
+        "--rounds",
+        type=int,
+        default=5,
+        help="rounds, in which all contestants take turns (default 5)",
     )
     result.add_argument(
         "--pairs",
         type=int,
         default=200,
-        help="rounds of one against ten members; 0 skips them (default 200)",
+        help="rounds that compare one member with ten; 0 skips them (default 200)",
     )
     result.add_argument(
         "--torch-python",

@@ -31,7 +31,7 @@ using tf::TensorShape;
 constexpr int64_t kBatch = 64, kChecked = 3;
 constexpr double kTolerance = 1e-3;  // of the loss, after kChecked − 1 updates
 
-// BatchNorm as a network of TensorFlow's ops has it, with running statistics.
+// BatchNorm as in a network of TensorFlow's ops, with running statistics.
 class StockWeights : public DeclaredWeights {
  public:
   explicit StockWeights(LatePhase* late_phase)
@@ -63,7 +63,7 @@ class StockWeights : public DeclaredWeights {
   std::vector<tf::Operation> stock_updates_;
 };
 
-// A network that is trained on one minibatch again and again.
+// A network that is trained on the same minibatch over and over.
 class Model {
  public:
   Model(int64_t K, bool stock) {

@@ -20,12 +20,12 @@ namespace late_phase {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The elements after the last whole vector are left out.
+// The elements after the last whole vector are skipped.
 template <int kReads, int kWrites>
 void Pass(const float* const* reads, float* const* writes, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
   const float* from[kReads];
-  float* to[kWrites + 1];  // C++ has no array of none
+  float* to[kWrites + 1];  // C++ has no arrays of length 0
   std::copy_n(reads, kReads, from);
   std::copy_n(writes, kWrites, to);
   const auto scale = hn::Set(d, 1.0f / kReads);
@@ -38,7 +38,7 @@ void Pass(const float* const* reads, float* const* writes, int64_t begin, int64_
     for (int n = 0; n < kWrites; ++n) hn::StoreU(sum, d, to[n] + i);
     if (kWrites == 0) unused = hn::Max(unused, sum);
   }
-  // Without a use the reading would be dropped.
+  // If the values were not used, the compiler would drop the reads.
   if (kWrites == 0 && hn::GetLane(unused) < 0) std::abort();
 }
 

@@ -11,7 +11,7 @@
 namespace late_phase {
 
 // Reads D floats of each of `reads` and writes D of each of `writes`, in one pass; an array may be
-// both. Written is the mean of what was read, so that values neither grow nor vanish.
+// both. It writes the mean of what it read, so that values neither grow nor vanish.
 // REQUIRES: a combination of numbers that MemoryBlock in memory_pass.cc lists.
 void MemoryPass(int64_t D, const std::vector<const float*>& reads,
                 const std::vector<float*>& writes, const Parallel& parallel);

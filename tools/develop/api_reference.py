@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python API reference, docs/api.md, made from the docstrings.
+"""The Python API reference, docs/api.md, generated from the docstrings.
 
 `tools/latephase python tools/develop/api_reference.py --write` writes the page; tests/docs/api_reference_test.py checks that it has been.
 
@@ -36,7 +36,7 @@ def public(module):
 
 
 def own_attributes(cls):
-    """(name, function or property) of what a class of late_phase adds to those of Keras, where it is documented."""
+    """(name, function or property) that a class of late_phase adds to those of Keras, if it is documented."""
     from_outside = {
         name
         for base in cls.__mro__
@@ -80,7 +80,7 @@ def _fenced(language, text):
 
 
 def _item(names, text):
-    """A list entry, in short lines that break no code."""
+    """A list entry, in short lines that are not broken within code."""
     entry = f"- {', '.join(f'`{name}`' for name in names)}: {text}"
     whole = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), entry)
     lines = textwrap.wrap(

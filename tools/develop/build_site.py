@@ -44,13 +44,13 @@ def pages(project=PROJECT):
 
 
 def _prose(page):
-    """The page's text with blanks in the place of code, so that positions stay."""
+    """The page's text with blanks in place of code, so that positions stay the same."""
 
     def blank(match):
         return re.sub(r"[^\n]", " ", match[0])
 
     page = _FENCE.sub(blank, page)
-    # A link's text may be code, but what stands in code is no link.
+    # A link's text may be code, but a link inside code is not a link.
     return _CODE.sub(lambda match: blank(match) if "](" in match[0] else match[0], page)
 
 
@@ -60,7 +60,7 @@ def links(page):
 
 
 def anchors(page):
-    """What links to this page may have after #: its headings, as GitHub and the site name them."""
+    """The anchors of this page: its headings, as GitHub and the site name them."""
     names = []
     for heading in _HEADING.findall(_FENCE.sub("", page)):
         heading = _LINK.sub(lambda match: match["text"], heading).replace("`", "")
@@ -82,7 +82,7 @@ def resolved(page, target):
 
 
 def _in_site(path):
-    """Where a linked file that is no page goes."""
+    """Where a linked file that is not a page goes."""
     path = path.removeprefix("docs/")
     return path if "." in posixpath.basename(path) else path + ".txt"  # a browser shows LICENSE.txt
 
@@ -101,7 +101,9 @@ def stage(folder, project=PROJECT):
             if is_external(link["target"]):
                 continue
             path, anchor = resolved(source, link["target"])
-            if os.path.isdir(os.path.join(project, path)):  # a site has no listings: words alone
+            if os.path.isdir(
+                os.path.join(project, path)
+            ):  # a site has no folder listings: keep the words only
                 new = link["text"]
             else:
                 target = found.get(path) or _in_site(path)
@@ -136,7 +138,7 @@ def _run(what, command, **options):
 
 
 def python_with_mkdocs(project=PROJECT):
-    """The Python of an environment with exactly the pinned packages, which is made if there is none."""
+    """The Python of an environment with exactly the pinned packages, which is created if necessary."""
     with open(os.path.join(project, REQUIREMENTS), "rb") as file:
         pinned = hashlib.sha256(sys.version.encode() + file.read()).hexdigest()[:12]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -146,14 +148,14 @@ def python_with_mkdocs(project=PROJECT):
         os.makedirs(os.path.dirname(environment), exist_ok=True)
         with tempfile.TemporaryDirectory(dir=os.path.dirname(environment)) as folder:
             made = os.path.join(folder, "docs")
-            _run("Making a Python environment", [sys.executable, "-m", "venv", made])
+            _run("Creating a Python environment", [sys.executable, "-m", "venv", made])
             pip = [os.path.join(made, "bin", "python"), "-m", "pip", "--disable-pip-version-check"]
             exactly = ["install", "--no-input", "--no-deps", "--only-binary=:all:"]
             requirements = os.path.join(project, REQUIREMENTS)
             _run("Installing MkDocs", [*pip, *exactly, "-r", requirements])
             _run("Checking the Python environment", [*pip, "check"])
             try:
-                os.rename(made, environment)  # whole or not there
+                os.rename(made, environment)  # complete or not there at all
             except OSError:
                 if not os.path.isdir(environment):  # made by another process meanwhile
                     raise
@@ -161,10 +163,10 @@ def python_with_mkdocs(project=PROJECT):
 
 
 def build(out, project=PROJECT):
-    """Builds the site and puts it in the place of the folder `out`.
+    """Builds the site and replaces the folder `out` by it.
 
     Raises:
-      BuildError: the pages have faults, or MkDocs cannot be had. `out` is left as it was.
+      BuildError: the pages have errors, or MkDocs is not available. `out` is left unchanged.
     """
     with tempfile.TemporaryDirectory() as folder:
         stage(os.path.join(folder, "pages"), project)
@@ -185,7 +187,10 @@ def main(arguments=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--out", metavar="DIR", required=True, help="folder of the site, new or of an earlier site"
+        "--out",
+        metavar="DIR",
+        required=True,
+        help="folder for the site: new, or that of an earlier site",
     )
     out = parser.parse_args(arguments).out
     if (

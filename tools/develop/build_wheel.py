@@ -1,6 +1,6 @@
 """Makes the wheel of late_phase: the Python packages, the op library, the C++ program with its presets, and the licences.
 
-Checks what it made: which systems it runs on (auditwheel), that it needs no library but TensorFlow's and those systems' own, that the op
+Checks the result: which systems it runs on (auditwheel), that it needs no libraries except TensorFlow's and those systems' own, that the op
 library exports nothing but functions named late_phase_*, and that PyPI would take the metadata (twine). Equal sources give equal bytes.
 """
 
@@ -46,7 +46,7 @@ DISTRIBUTIONS = {
 
 
 class CheckError(Exception):
-    """The wheel is not one to hand out; the message says why."""
+    """The wheel is not fit for distribution; the message says why."""
 
 
 def run_tool(name, *arguments):
@@ -58,7 +58,7 @@ def run_tool(name, *arguments):
     )  # auditwheel looks for patchelf
     environment.setdefault(
         "SOURCE_DATE_EPOCH", "315532800"
-    )  # 1980, the least that a zip file can say
+    )  # 1980, the earliest time that a zip file can hold
     run = subprocess.run(
         [os.path.join(tools, name), *arguments],
         env=environment,
@@ -71,7 +71,7 @@ def run_tool(name, *arguments):
 
 
 def without_relative_links(page):
-    """The README for a reader who has no source tree: a link into the tree becomes its words and the path."""
+    """The README for readers without a source tree: a link into the tree becomes its words and the path."""
 
     def words(link):
         text, path = link[1], link[2]
@@ -86,7 +86,7 @@ def copy(source, target):
 
 
 def stage(library, program, folder):
-    """Lays out in `folder` what setuptools packs: this project's files, and what was built in its place."""
+    """Lays out in `folder` what setuptools packs: this project's files, and what was built, in its place."""
     for name in ("pyproject.toml", "setup.py", "VERSION", "LICENSE", "LICENSE-THIRD-PARTY"):
         copy(os.path.join(PROJECT, name), os.path.join(folder, name))
     with open(os.path.join(PROJECT, "README.md")) as file:
@@ -140,12 +140,12 @@ def require_no_other_libraries(wheel):
     ]
     if copied:
         raise CheckError(
-            f"{LIBRARY} and {PROGRAM} must need no libraries but TensorFlow's and the system's. They also need: {', '.join(copied)}"
+            f"{LIBRARY} and {PROGRAM} must need no libraries except TensorFlow's and the system's. They also need: {', '.join(copied)}"
         )
 
 
 def require_own_symbols_only(library):
-    """A symbol of another name could meet TensorFlow's or a user's copy of the same library."""
+    """A symbol of another name could clash with TensorFlow's or a user's copy of the same library."""
     listed = subprocess.run(
         ["nm", "--dynamic", "--defined-only", "--format=posix", library],
         capture_output=True,
@@ -157,7 +157,7 @@ def require_own_symbols_only(library):
     foreign = [name for name in names if not name.startswith("late_phase_")]
     if foreign or not names:
         raise CheckError(
-            f"{LIBRARY} must export symbols named late_phase_* only (late_phase.lds). It exports: {', '.join(foreign) or 'nothing'}"
+            f"{LIBRARY} must export only symbols named late_phase_* (late_phase.lds). It exports: {', '.join(foreign) or 'nothing'}"
         )
 
 
@@ -189,10 +189,7 @@ def main(arguments=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--out",
-        metavar="DIR",
-        required=True,
-        help="the folder to put the wheel into; made if it is not there",
+        "--out", metavar="DIR", required=True, help="the folder for the wheel; created if necessary"
     )
     # tools/latephase names those that it built.
     parser.add_argument("--library", required=True, help=argparse.SUPPRESS)
@@ -201,7 +198,7 @@ def main(arguments=None):
     os.umask(0o022)  # the modes of files are among the bytes of the wheel
     try:
         os.makedirs(options.out, exist_ok=True)
-        # There, so that the finished wheel comes to its place in one step.
+        # There, so that the finished wheel can be moved into place in one step.
         unfinished = tempfile.TemporaryDirectory(prefix=".unfinished-wheel-", dir=options.out)
     except OSError as error:
         parser.error(

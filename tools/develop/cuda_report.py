@@ -1,4 +1,4 @@
-"""What ptxas says of the CUDA kernels: registers, shared memory, spills.
+"""What ptxas says about the CUDA kernels: registers, shared memory, spills.
 
 Prints a table of the reports that the build leaves beside every CUDA core (tools/bazel/cuda.bzl), and fails if a kernel spills registers
 to memory, where its arithmetic would wait for reads and writes.
@@ -114,13 +114,13 @@ def require_no_spills(kernels):
     ]
     if spilling:
         raise SystemExit(
-            "cuda-report: kernels spill registers to memory; give them fewer values at a time, or tell __launch_bounds__ how "
-            "few blocks will do:\n" + "\n".join(spilling)
+            "cuda-report: kernels spill registers to memory; give them fewer values at a time, or lower the number of blocks "
+            "in __launch_bounds__:\n" + "\n".join(spilling)
         )
 
 
 def summary(version, kernels, library):
-    """What is recorded: the library, every kernel on one architecture, all architectures in short."""
+    """What is recorded: the library, every kernel on one architecture, a summary of all architectures."""
     architectures = []
     for name in sorted({kernel["architecture"] for kernel in kernels}):
         of_this = [kernel for kernel in kernels if kernel["architecture"] == name]
@@ -190,7 +190,7 @@ def main(arguments=None):
         action="store_true",
         help=f"also record the numbers in {RECORD} and the table in {TABLE}",
     )
-    parser.add_argument("--library", required=True, help="the op library, whose size is told")
+    parser.add_argument("--library", required=True, help="the op library, whose size is reported")
     parser.add_argument(
         "reports",
         metavar="REPORT",

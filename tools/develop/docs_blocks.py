@@ -18,7 +18,7 @@ import sys
 
 _BLOCK = re.compile(
     r"<!-- (?P<kind>same as|output of) (?P<path>\S+) -->\n```(?P<language>\w*)\n(?P<text>.*?)```\n"
-    # A block ends before the next one begins, also if it is still empty.
+    # A block ends before the next one begins, even if it is still empty.
     r"|<!-- table of (?P<table>\S+) -->\n\n(?:(?P<rows>(?:(?!<!-- ).)*?)\n)?<!-- end -->\n",
     re.S,
 )
@@ -42,7 +42,7 @@ def blocks(page):
 
 
 def refreshed(page, content):
-    """The page with `content(kind, path)` in its blocks; None leaves a block as it is."""
+    """The page with `content(kind, path)` in its blocks; None leaves a block unchanged."""
 
     def replace(match):
         kind, path, _ = _parsed(match)

@@ -1,4 +1,4 @@
-"""What the pages show of recorded runs: "output of PATH" and "table of PATH" -> its lines.
+"""What the pages show about recorded runs: "output of PATH" and "table of PATH" -> its lines.
 
 The blocks themselves are tools/develop/docs_blocks.py's.
 """
@@ -64,17 +64,17 @@ def _enwik8_trials():
 
 
 def _law():
-    """The noise law beside every record of enwik8 with SWA."""
+    """The noise law compared with every record of enwik8 with SWA."""
     return law_table.render(law_table.comparisons(law_table.read_all(*outcomes.TEXT)))
 
 
 def _law_fit(folder):
-    """Of a sweep over members of accumulation."""
+    """A sweep of accumulation over members."""
     (found,) = law_table.k_sweeps(law_table.comparisons(law_table.read_all(folder)))
     return law_table.render_fit(found)
 
 
-# What is compared: head -> (model of enwik8, model of CIFAR, weight set); and what the paper has of it.
+# What is compared: head -> (model of enwik8, model of CIFAR, weight set); and the paper's figures.
 _METHODS = {
     "base": ("base", "base", "collapsed"),
     "base + SWA": ("base", "base", "swa"),
@@ -97,7 +97,7 @@ _COMPARED = {
 
 
 def _gains():
-    """The methods beside each other: in the paper, and in recorded runs, mean over their seeds."""
+    """The methods side by side: in the paper, and in recorded runs, as means over their seeds."""
     rows = [[name, *cells.split()] for name, cells in _PAPER.items()]
     for folder, name in _COMPARED.items():
         config, results = run_table.read_run(f"docs/results/{folder}")
@@ -166,6 +166,6 @@ RECORDS = {
 
 
 def text(kind, path):
-    """What a block shows of a recorded run; None if it is not one."""
+    """What a block shows about a recorded run; None if it is not one."""
     lines = RECORDS.get((kind, path))
     return "\n".join(lines()) + "\n" if lines else None

@@ -1,6 +1,6 @@
-"""Copies what is worth keeping of a training run: python tools/develop/keep_results.py RUN DEST
+"""Copies what is worth keeping from a training run: python tools/develop/keep_results.py RUN DEST
 
-config.toml, results.json and curves.png as they are, and metrics.jsonl thinned to every evaluation and at most a hundred lines of training.
+config.toml, results.json and curves.png unchanged, and metrics.jsonl reduced to every evaluation and at most a hundred lines of training.
 RUN may hold several runs, or be a sweep; checkpoints and TensorBoard events stay where they are.
 """
 
@@ -14,7 +14,7 @@ TRAINING_LINES = 100
 
 
 def thinned(lines):
-    """The lines of a metrics.jsonl to keep, in their order; of the training lines the last is among them."""
+    """The lines of a metrics.jsonl to keep, in order, including the last training line."""
     kinds = [json.loads(line)["kind"] for line in lines]
     training = [i for i, kind in enumerate(kinds) if kind == "train"]
     every = max(1, -(-len(training) // TRAINING_LINES))

@@ -1,8 +1,8 @@
-"""What the recorded runs show, for `latephase advise`, which has no recorded runs: python -m tools.develop.outcomes --write
+"""What the recorded runs show, for `latephase advise`, which does not have them: python -m tools.develop.outcomes --write
 
 Writes python/late_phase_cli/outcomes.json from docs/results; tests/docs/docs_test.py checks it. An entry is a network with its
-training: its noise and the fall ahead of it on validation (noise_law.py), and what the late phase and accumulation changed in
-the test loss, mean over the seeds. Of image networks, in points of accuracy.
+training: its noise and the fall still ahead of it on validation data (noise_law.py), and what the late phase and accumulation changed in
+the test loss, mean over the seeds; for image networks, in points of accuracy.
 """
 
 import glob
@@ -45,7 +45,7 @@ def _text(comparisons):
             "stage": advice.stage_of(excess, fall, advice.is_told(noises, loss)),
         }
         change = {weights: one.difference(weights) for weights in ("collapsed", "swa")}
-        # Several σ0: what was best with SWA speaks for the late phase.
+        # Several σ0: the best one with SWA represents the late phase.
         entry = entries.setdefault(key, entry)
         if kind not in entry or change["swa"] < entry[kind]["swa"]:
             entry[kind] = _rounded(change)

@@ -17,8 +17,8 @@ import urllib.parse
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 
-_MESSAGE_LINES = 25  # of one failure that are shown
-_LOG_LINES = 12  # of a crashed test's log that are shown
+_MESSAGE_LINES = 25  # lines shown of one failure
+_LOG_LINES = 12  # lines shown of a crashed test's log
 _BUILD_FAILED = "did not build: see the messages above"
 
 
@@ -119,7 +119,9 @@ def _cases_of_result(target, result, read):
     if not problem and not cases:
         problem = "ran no test case"
     if not problem and status != "PASSED" and all(c.outcome != "failed" for c in cases):
-        problem = f"{status.lower()}, though no case failed: see {_path(files.get('test.log', ''))}"
+        problem = (
+            f"{status.lower()}, although no case failed: see {_path(files.get('test.log', ''))}"
+        )
     return cases + ([Case(target, "", "failed", problem)] if problem else [])
 
 
@@ -179,7 +181,7 @@ def _events(path):
     for line in lines:
         try:
             events.append(json.loads(line))
-        except ValueError:  # Bazel was killed in mid-line; the missing end is reported.
+        except ValueError:  # Bazel was killed in the middle of a line; the missing end is reported.
             break
     return events
 

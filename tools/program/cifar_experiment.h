@@ -25,7 +25,7 @@ class CifarExperiment : public Experiment {
   std::string Advice() const override;
 
   const CifarOptions& options() const { return options_; }
-  const CifarData& data() const { return *data_; }  // once it is open
+  const CifarData& data() const { return *data_; }  // once it has been opened
 
  protected:
   SettingList OwnSettings() override;

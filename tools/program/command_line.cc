@@ -11,7 +11,7 @@ namespace {
 
 bool only_list_flags = false;
 
-// "--split test validation"; CLI11 has the words of a choice in braces behind the type's name.
+// "--split test validation"; CLI11 puts the words of a choice in braces after the type's name.
 void ListFlags(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_lnames().empty() || option->get_group().empty()) continue;
@@ -35,7 +35,7 @@ void ParseCommandLine(int argc, char** argv, CLI::App* app) {
 }
 
 void ParseCommandLine(const std::vector<std::string>& arguments, CLI::App* app) {
-  // A flag that is given twice counts as it was given last, so that one can be added to a command.
+  // If a flag is given twice the last one counts, so that flags can be appended to a command.
   for (CLI::Option* option : app->get_options()) {
     if (option->get_expected_max() == 1) option->take_last();
   }

@@ -1,5 +1,5 @@
-// What every command does around its work: mistakes of the user, exit statuses,
-// the command line. Flags made from settings: tools/program/settings.h.
+// What all commands share: the command line, user errors and exit statuses. For flags made from
+// settings see tools/program/settings.h.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_COMMAND_LINE_H_
 #define LATE_PHASE_TOOLS_PROGRAM_COMMAND_LINE_H_
 
@@ -14,23 +14,22 @@ class App;
 
 namespace late_phase {
 
-// A mistake of the user's: exit status 2.
+// A mistake made by the user: exit status 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Makes ParseCommandLine print the flags and exit: one per line, and behind it the words that it
-// takes, if it takes certain words only.
+// Makes ParseCommandLine print the flags and exit: one per line, each followed by the words it
+// accepts if it accepts only certain words.
 void OnlyListFlags();
 
 // Reads the command line into `app`, whose name is the command as typed; the first argument is its
-// name, too. Prints the help and exits
-// for --help; throws UsageError for what the program does not know.
+// name, too. For --help, prints the help and exits; throws UsageError for anything unknown.
 void ParseCommandLine(const std::vector<std::string>& arguments, CLI::App* app);
 void ParseCommandLine(int argc, char** argv, CLI::App* app);
 
 // Runs `work` and returns the status to exit with: its own, 2 for UsageError, 1 for any other
-// exception, whose text goes to standard error behind the command's name.
+// exception, whose text goes to standard error after the command's name.
 int RunProgram(const std::string& command, const std::function<int()>& work);
 
 }  // namespace late_phase

@@ -4,7 +4,7 @@
 
 namespace late_phase {
 
-// argv[0] is the command's name, its own arguments follow.
+// argv[0] is the command's name; its own arguments follow.
 int TrainCommand(int argc, char** argv);  // PROGRAM [FLAG]...
 int EvalCommand(int argc, char** argv);
 int SampleCommand(int argc, char** argv);

@@ -13,8 +13,8 @@
 
 namespace late_phase {
 
-// What is read is kept for as long as this object or a run has it. Throws UsageError with the
-// reader's complaint.
+// Data stays in memory as long as this object or a run uses it. Throws UsageError with the
+// reader's message.
 class DataFiles {
  public:
   std::shared_ptr<const CifarImages> Cifar(CifarSet set, const std::string& path);

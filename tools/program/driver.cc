@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The descriptor, -1 without a driver.
+// The descriptor; -1 without a driver.
 int Connection() {
   static const int connection = [] {
     const char* number = std::getenv("LATE_PHASE_DRIVER");
@@ -25,7 +25,7 @@ int Connection() {
   return connection;
 }
 
-// False if the driver has gone, which is no error of the program's.
+// False if the driver is gone, which is not the program's error.
 bool Send(const std::string& line) {
   for (size_t sent = 0; sent < line.size();) {
     const ssize_t count = send(Connection(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
@@ -36,7 +36,7 @@ bool Send(const std::string& line) {
   return true;
 }
 
-// The next line; empty if the driver has gone. There is one answer at a time, so nothing follows
+// The next line; empty if the driver is gone. There is one answer at a time, so nothing follows
 // the line.
 std::string Receive() {
   std::string line;
@@ -59,7 +59,7 @@ std::string Line(const Json& message) {
 void EndWithDriver() {
   if (!HasDriver()) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  char unread;  // it may have been killed before
+  char unread;  // the driver may have been killed already
   if (recv(Connection(), &unread, 1, MSG_PEEK | MSG_DONTWAIT) == 0) std::raise(SIGTERM);
 }
 

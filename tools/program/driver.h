@@ -1,10 +1,10 @@
 // The conversation with the driver, the Python package late_phase_cli, which runs this program as a
-// child: what the program asks of it and tells it. This page is the protocol; the other end is
+// child: what the program asks and reports. This comment is the protocol; the other end is
 // python/late_phase_cli/program.py.
 //
 // The environment's LATE_PHASE_DRIVER is the number of a file descriptor, one end of a stream
 // socket. Both sides write JSON objects, one per line. Without the variable there is no driver:
-// nothing is told, and what must be asked for has to be given by flags.
+// nothing is reported, and what would be asked for must be given by flags.
 //
 // The program asks, and waits for the answer, {"path": PATH} or {"error": TEXT}:
 //
@@ -12,7 +12,7 @@
 //   {"needs": "corruptions", "run": DIR, "data": PATH or null, "images": N}
 //                                                       corrupted test images of a run's data set
 //
-// The program tells, and goes on:
+// The program reports, and continues:
 //
 //   {"finished": PROGRAM or "eval", "folder": DIR}      all of its results are in the folder
 //   {"plan": {"folder": DIR, "parallel": N, "threads": N, "runs": [RUN], "collect": [ARGUMENT],
@@ -34,21 +34,21 @@
 
 namespace late_phase {
 
-// To be called first in main: a program whose driver is killed is told by SIGTERM, and ends as
+// Call this first in main: if the driver is killed, the program receives SIGTERM, and ends as
 // after any SIGTERM.
 void EndWithDriver();
 
 bool HasDriver();
 
-// Does nothing without a driver, or if it has gone.
+// Does nothing without a driver, or if it is gone.
 void TellDriver(const nlohmann::ordered_json& message);
 
-// The path that the driver answers with. Throws UsageError with its complaint. REQUIRES:
+// The path that the driver answers with. Throws UsageError with its error message. REQUIRES:
 // HasDriver().
 std::string AskDriver(const nlohmann::ordered_json& need);
 
-// A command as its user types it: "tools/latephase train", or as the environment's
-// LATE_PHASE_COMMAND has the name of the driver.
+// A command as the user types it: "tools/latephase train", or with the driver's name from the
+// environment's LATE_PHASE_COMMAND.
 std::string CommandName(const std::string& command);
 
 }  // namespace late_phase

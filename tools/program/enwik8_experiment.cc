@@ -12,9 +12,9 @@ const ExperimentInfo& Enwik8Experiment::info() const {
   static const auto* const info = new ExperimentInfo{
       /*name=*/"enwik8",
       /*description=*/
-      "Trains the paper's enwik8 LSTM: plain, with rank-1 factors, with late-phase ones.",
+      "Trains the paper's enwik8 LSTM: plain, with rank-1 factors, and with late-phase factors.",
       /*data_help=*/
-      "enwik8, raw, .gz or .zip, or its folder; else LATE_PHASE_DATA, the cache, or fetched once",
+      "enwik8 (raw, .gz, .zip) or its folder; default: LATE_PHASE_DATA, the cache, or a download",
       /*preset=*/"quick",
       /*items=*/"characters",
       /*models=*/
@@ -37,23 +37,24 @@ SettingList Enwik8Experiment::OwnSettings() {
   Enwik8Options* o = &options_;
   auto below_one = [](double x) { return x >= 0 && x < 1; };
   return {
-      Integer("units", "of the LSTM", 1, 100000, &o->units),
-      Integer("embedding", "numbers per character", 1, 100000, &o->embedding),
-      Integer("train_characters", "the first of the training split; 0: all", 0, kMany,
-              &o->limits.train_characters),
-      Integer("validation_characters", "the first of the validation split; 0: all", 0, kMany,
+      Integer("units", "units of the LSTM", 1, 100000, &o->units),
+      Integer("embedding", "size of a character's embedding", 1, 100000, &o->embedding),
+      Integer("train_characters", "use only the first N characters of the training split; 0: all",
+              0, kMany, &o->limits.train_characters),
+      Integer("validation_characters", "the same for the validation split", 0, kMany,
               &o->limits.validation_characters),
-      Integer("test_characters", "the first of the test split; 0: all", 0, kMany,
+      Integer("test_characters", "the same for the test split", 0, kMany,
               &o->limits.test_characters),
       Integer("batch", "parallel streams of text", 1, 1000000, &o->batch),
       Integer("sequence", "characters through which gradients flow back", 1, 1000000, &o->sequence),
-      Positive("learning_rate", "of Adam", &o->learning_rate),
-      NotNegative("member_learning_rate", "of the rank-1 factors; 0: as learning_rate",
+      Positive("learning_rate", "learning rate of Adam", &o->learning_rate),
+      NotNegative("member_learning_rate",
+                  "learning rate of the rank-1 factors; 0: same as learning_rate",
                   &o->member_learning_rate),
-      Real("beta1", "of Adam", "a number in [0, 1)", below_one, &o->beta1),
-      Real("beta2", "of Adam", "a number in [0, 1)", below_one, &o->beta2),
-      Positive("epsilon", "of Adam", &o->epsilon),
-      NotNegative("clip_norm", "greatest norm of a minibatch's gradients; 0: no clipping",
+      Real("beta1", "Adam's beta1", "a number in [0, 1)", below_one, &o->beta1),
+      Real("beta2", "Adam's beta2", "a number in [0, 1)", below_one, &o->beta2),
+      Positive("epsilon", "Adam's epsilon", &o->epsilon),
+      NotNegative("clip_norm", "largest global norm of a minibatch's gradients; 0: no clipping",
                   &o->clip_norm),
   };
 }

@@ -20,7 +20,7 @@ class Enwik8Experiment : public Experiment {
   std::unique_ptr<Task> MakeTask() const override;
   std::string Advice() const override;
 
-  // For a run's checkpoint, without the text: for sampling only.
+  // A task for a run's checkpoint without the text, for sampling only.
   std::unique_ptr<Enwik8> MakeTaskWithoutText(const std::string& checkpoints) const;
 
  protected:

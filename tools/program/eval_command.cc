@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kGenerated[] = "generated";  // what --corrupt takes if it is given no folder
+constexpr char kGenerated[] = "generated";  // the value of --corrupt without a folder
 
 struct Command {
   SessionFlags session;
@@ -42,8 +42,8 @@ struct Command {
   std::vector<std::string> for_images;  // flags given that only image networks know
 };
 
-// The arguments, with kGenerated behind a --corrupt that is followed by no folder of images: by a
-// flag, a run or nothing.
+// The arguments, with kGenerated inserted after a --corrupt that is not followed by a folder of
+// images but by a flag, a run or nothing.
 std::vector<std::string> WithCorrupt(int argc, char** argv) {
   std::vector<std::string> arguments(argv, argv + argc);
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -58,50 +58,52 @@ std::vector<std::string> WithCorrupt(int argc, char** argv) {
 
 void AddRunFlags(Command* command, CLI::App* app) {
   app->add_option("RUN_DIR", command->dirs,
-                  "folders of runs; of several models in one the late-phase one is taken")
+                  "folders of runs; from a folder of several models the late-phase one is taken")
       ->required();
   app->add_option("--weights", command->weights,
-                  absl::StrCat("with commas between: ", kWeightNames, "; else all that a run has"));
+                  absl::StrCat("comma-separated: ", kWeightNames, "; default: all that a run has"));
   app->add_option("--split", command->options.split,
-                  "test, or validation if the run's data has one")
+                  "test, or validation if the run has a validation split")
       ->capture_default_str();
   app->add_option("--data", command->data, "as in training");
   app->add_option("--out", command->out,
-                  "folder of evaluation.json and its plots; by default RUN_DIR/evaluation");
+                  "folder for evaluation.json and its plots; default: RUN_DIR/evaluation");
   AddSessionFlags(&command->session, app);
 }
 
 // Of image networks.
 std::vector<CLI::Option*> AddImageFlags(Command* command, CLI::App* app) {
   EvaluationOptions* options = &command->options;
-  return {app->add_flag("--ensemble", options->ensemble,
-                        "the runs' probabilities averaged, too; of collapsed weights unless "
-                        "--weights says otherwise"),
-          app->add_option("--ood", options->ood,
-                          "images to be told apart by the prediction's entropy: folders of "
-                          "CIFAR, or files of records (label byte, 3072 bytes)"),
-          app->add_option("--corrupt", options->corrupt,
-                          "mean error on corrupted images: a folder of CIFAR-10-C or "
-                          "CIFAR-100-C (.npy); without one, generated from the test images"),
-          app->add_option("--corrupt-images", command->corrupt_images,
-                          "the first test images, of which corrupted ones are generated")
-              ->check(CLI::Range(1, 10000))
-              ->capture_default_str(),
-          app->add_option("--flatness", command->flatness,
-                          "with commas between: σ of the weights' relative noise, at which "
-                          "the rise of the loss is measured"),
-          app->add_option("--flatness-split", options->flatness_split, "training or test images")
-              ->check(CLI::IsMember({"training", "test"}))
-              ->capture_default_str(),
-          app->add_option("--flatness-images", options->flatness_images, "the first ones")
-              ->check(CLI::Range(1, 1000000))
-              ->capture_default_str(),
-          app->add_option("--samples", options->samples,
-                          "draws of mc-dropout, of swag, and of the flatness's noise")
-              ->check(CLI::Range(1, 100000))
-              ->capture_default_str(),
-          app->add_option("--seed", options->seed, "of what is drawn, but for mc-dropout")
-              ->capture_default_str()};
+  return {
+      app->add_flag("--ensemble", options->ensemble,
+                    "also average the runs' probabilities, those of the collapsed weights "
+                    "unless --weights says otherwise"),
+      app->add_option("--ood", options->ood,
+                      "image sets to tell apart from the run's own by the entropy of the "
+                      "prediction: CIFAR folders, or files of records (label byte, 3072 bytes)"),
+      app->add_option("--corrupt", options->corrupt,
+                      "mean error on corrupted images: a folder of CIFAR-10-C or "
+                      "CIFAR-100-C (.npy); without one, they are generated from test images"),
+      app->add_option("--corrupt-images", command->corrupt_images,
+                      "how many test images to generate corrupted ones from")
+          ->check(CLI::Range(1, 10000))
+          ->capture_default_str(),
+      app->add_option("--flatness", command->flatness,
+                      "comma-separated: σ of the relative noise on the weights at which the "
+                      "rise of the loss is measured"),
+      app->add_option("--flatness-split", options->flatness_split, "training or test images")
+          ->check(CLI::IsMember({"training", "test"}))
+          ->capture_default_str(),
+      app->add_option("--flatness-images", options->flatness_images,
+                      "how many images to use for it")
+          ->check(CLI::Range(1, 1000000))
+          ->capture_default_str(),
+      app->add_option("--samples", options->samples,
+                      "number of draws for mc-dropout, swag and flatness")
+          ->check(CLI::Range(1, 100000))
+          ->capture_default_str(),
+      app->add_option("--seed", options->seed, "seed of all draws except those of mc-dropout")
+          ->capture_default_str()};
 }
 
 // "0,0.1,0.2"
@@ -112,7 +114,7 @@ std::vector<double> ParseSigmas(const std::string& flatness) {
     double sigma = -1;
     if (!absl::SimpleAtod(text, &sigma) || !(sigma >= 0) || std::isinf(sigma)) {
       throw UsageError(
-          absl::StrCat("`flatness` must be numbers >= 0 with commas between. "
+          absl::StrCat("`flatness` must be a comma-separated list of numbers >= 0. "
                        "Received: flatness=",
                        flatness));
     }
@@ -123,7 +125,7 @@ std::vector<double> ParseSigmas(const std::string& flatness) {
 
 Command Parse(int argc, char** argv) {
   Command command;
-  CLI::App app("The metrics of runs' weights.", CommandName("eval"));
+  CLI::App app("Evaluates the weights of trained runs.", CommandName("eval"));
   AddRunFlags(&command, &app);
   const std::vector<CLI::Option*> for_images = AddImageFlags(&command, &app);
   ParseCommandLine(WithCorrupt(argc, argv), &app);
@@ -135,13 +137,13 @@ Command Parse(int argc, char** argv) {
   return command;
 }
 
-// Found out before the work rather than after it. An earlier evaluation is replaced; any other
-// folder with something in it is not touched.
+// Checked before the work rather than after it. An earlier evaluation is replaced; any other folder
+// that is not empty is left alone.
 void SettleOut(Command* command) {
   if (command->out.empty()) {
     if (command->dirs.size() > 1) {
       throw UsageError(
-          absl::StrCat("`out` must be given for several runs: the folder of evaluation.json. "
+          absl::StrCat("`out` must be given for several runs: the folder for evaluation.json. "
                        "Received: ",
                        command->dirs.size(), " runs and no --out"));
     }
@@ -151,7 +153,7 @@ void SettleOut(Command* command) {
   fs::path there = fs::absolute(command->out);
   while (!fs::exists(there, ignored) && there.has_relative_path()) there = there.parent_path();
   if (!fs::is_directory(there, ignored) || access(there.c_str(), W_OK) != 0) {
-    throw UsageError("`out` must be a folder that can be made and written to. Received: out=" +
+    throw UsageError("`out` must be a folder that can be created and written to. Received: out=" +
                      command->out);
   }
   if (fs::exists(command->out, ignored) && !fs::is_empty(command->out, ignored) &&
@@ -200,7 +202,7 @@ std::vector<EvaluatedRun> OpenRuns(const Command& command) {
   return runs;
 }
 
-// Of one run: its weights and their metrics. Of several: their folders, too.
+// For one run, its weights and their metrics; for several, their folders as well.
 std::string TableText(const std::vector<EvaluatedRun>& runs, const std::string& split,
                       const std::vector<Column>& further, const std::vector<EvaluationRow>& rows) {
   const bool several = runs.size() > 1;

@@ -13,15 +13,15 @@ SettingList Experiment::Settings() {
   std::vector<std::string> models = {"all", "all-controls"};
   for (const ExperimentInfo::Model& model : info().models) models.push_back(model.name);
   SettingList settings = {
-      Choice("program", "what this is a run of", {name_}, &name_),
+      Choice("program", "the training program", {name_}, &name_),
       Choice(
           "model",
-          "what to train; \"all\": the compared models; \"all-controls\": these and every control",
+          "model to train; \"all\": the models compared; \"all-controls\": those and every control",
           models, &r->model),
-      Text("pretrained", "folder of a run whose weights this one starts from; empty: fresh ones",
+      Text("pretrained", "folder of a run whose weights to start from; empty: fresh weights",
            &r->pretrained),
-      Integer("seed", "of the weights and the members' noise", 0, kMany, &r->seed),
-      Integer("seeds", "runs of each model, with consecutive seeds", 1, 1000, &seeds),
+      Integer("seed", "seed of the weights and of the members' noise", 0, kMany, &r->seed),
+      Integer("seeds", "number of runs of each model, with consecutive seeds", 1, 1000, &seeds),
   };
   const SettingList own = OwnSettings();
   settings.insert(settings.end(), own.begin(), own.end());
@@ -29,30 +29,31 @@ SettingList Experiment::Settings() {
       settings.end(),
       {
           Positive("epochs", "passes over the training data", &r->epochs),
-          Integer("steps", "minibatches in all, instead of epochs; 0: epochs", 0, kMany, &r->steps),
-          Integer("members", "late-phase members K, and minibatches of a step of the base", 2, 1000,
-                  &r->members),
+          Integer("steps", "total number of minibatches, instead of epochs; 0: epochs decides", 0,
+                  kMany, &r->steps),
+          Integer("members", "number of late-phase members K, and minibatches per step of the base",
+                  2, 1000, &r->members),
           NotNegative("t0", "epochs before the members are spawned", &r->t0),
           NotNegative("sigma", "spawning noise, relative to the weights", &r->sigma),
           Real(
-              "gamma", "scale of the base's summed gradients", "a number in (0, 1]",
+              "gamma", "factor on the base's summed gradients", "a number in (0, 1]",
               [](double x) { return x > 0 && x <= 1; }, &r->gamma),
           NotNegative("base_decay_scale",
-                      "on the base's weight decay once its gradients are accumulated; 1 is the "
+                      "factor on the base's weight decay once gradients are accumulated; 1 is the "
                       "paper's, members times gamma keeps its balance with SGD's gradients",
                       &r->base_decay_scale),
           NotNegative("late_rate",
-                      "factor on the learning rates from T0 on, of the control lower-rate; 0: "
+                      "factor on the learning rates from T0 on in the control lower-rate; 0: "
                       "1/sqrt(members) with Adam, 1/members with SGD",
                       &r->late_rate),
-          Boolean("freeze_base", "once there are members, they alone are trained", &r->freeze_base),
+          Boolean("freeze_base", "train only the members once they are spawned", &r->freeze_base),
           Real(
-              "swa_start", "epochs before averaging over time begins; -1: never", "a number >= -1",
-              [](double x) { return x >= -1; }, &r->swa_start),
-          Positive("swa_every", "epochs between samples", &r->swa_every),
-          Integer("swag_rank", "deviations from the average that are kept for SWAG; 0: no SWAG", 0,
-                  1000, &r->swag_rank),
-          Choice("dtype", "of weights and computation", {"float32", "float64"}, &r->dtype),
+              "swa_start", "epochs before averaging over time (SWA) starts; -1: never",
+              "a number >= -1", [](double x) { return x >= -1; }, &r->swa_start),
+          Positive("swa_every", "epochs between SWA samples", &r->swa_every),
+          Integer("swag_rank", "deviations from the average to keep for SWAG; 0: no SWAG", 0, 1000,
+                  &r->swag_rank),
+          Choice("dtype", "type of weights and computation", {"float32", "float64"}, &r->dtype),
           Integer("log_every", "minibatches between lines of metrics.jsonl", 1, kMany, &log_every),
           NotNegative("evaluate_every", "epochs between evaluations; 0: only at the end",
                       &evaluate_every),

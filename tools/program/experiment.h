@@ -1,5 +1,5 @@
-// A training program as the commands train and eval see it: what there is to set, its data, its
-// task, and the words for its metrics. MakeExperiment knows them all.
+// A training program as the commands train and eval see it: its settings, its data, its task and
+// the names of its metrics. MakeExperiment knows all of them.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_EXPERIMENT_H_
 #define LATE_PHASE_TOOLS_PROGRAM_EXPERIMENT_H_
 
@@ -24,19 +24,19 @@ struct ExperimentInfo {
   std::string name;
   std::string description;  // the first line of --help
   std::string data_help;    // of --data
-  std::string preset;       // taken if none is given
-  std::string items;        // what minibatches consist of: "characters"
+  std::string preset;       // the default
+  std::string items;        // what a minibatch consists of: "characters"
   struct Model {
     std::string name;
-    std::string fork_of;  // the model that it is until T0; empty: none
-    std::string group;    // "all" or "all-controls", which it is trained in; empty: neither
+    std::string fork_of;  // the model it is identical to until T0; empty: none
+    std::string group;    // the group it is trained in, "all" or "all-controls"; empty: neither
   };
-  // In the order in which they are trained, each after what it is forked from. "all-controls" has
-  // the models of "all", too.
+  // In training order: each after the model it is forked from. "all-controls" includes the models
+  // of "all".
   std::vector<Model> models;
-  Column progress;              // of the training loss (Task::LossMetrics)
-  std::vector<Column> columns;  // of a trained model (Task::Evaluate)
-  // Settings that must be the same in a run whose weights another one starts from.
+  Column progress;              // for the training loss (Task::LossMetrics)
+  std::vector<Column> columns;  // for a trained model (Task::Evaluate)
+  // Settings that a run must share with the run whose weights it starts from.
   std::vector<std::string> network_settings;
 };
 
@@ -51,23 +51,23 @@ class Experiment {
   // With its own values; the data is shared.
   virtual std::unique_ptr<Experiment> Copy() const = 0;
 
-  // Both throw UsageError for what the user can mend. Tasks may use the data for as long as this
-  // experiment, or a copy of it, is there.
+  // Both throw UsageError for what the user can fix. Tasks may use the data as long as this
+  // experiment, or a copy of it, exists.
   virtual void OpenData(const std::string& path, DataFiles* files) = 0;
   virtual std::unique_ptr<Task> MakeTask() const = 0;
 
-  // Evaluates trained runs of this experiment. Unless it is said otherwise: the metrics that its
-  // tasks know, of every set of weights that is asked for. Throws UsageError for what the user can
-  // mend, before anything is computed.
+  // Evaluates trained runs of this experiment. The default implementation computes the task's own
+  // metrics for every requested weight set. Throws UsageError for what the user can fix, before
+  // anything is computed.
   virtual Evaluation Evaluate(const std::vector<EvaluatedRun>& runs,
                               const EvaluationOptions& options) const;
-  // Whether the options of EvaluationOptions that are about images mean anything here.
+  // Whether the image options of EvaluationOptions apply here.
   virtual bool ClassifiesImages() const { return false; }
 
-  // Ends the message about a loss that is not finite.
+  // The advice that ends the message about a loss that is not finite.
   virtual std::string Advice() const = 0;
 
-  // Every value, this object's: the common ones around the program's own.
+  // All values of this object: the common ones, with the program's own in between.
   SettingList Settings();
 
   int64_t seeds = 1;
@@ -82,7 +82,7 @@ class Experiment {
   std::string name_;  // `program` in config.toml
 };
 
-// UsageError with the names there are if there is no such program.
+// Throws UsageError, listing the known names, if there is no such program.
 std::unique_ptr<Experiment> MakeExperiment(const std::string& name);
 
 }  // namespace late_phase

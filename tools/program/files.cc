@@ -32,7 +32,7 @@ void MakeOutFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!std::filesystem::is_directory(folder, error) || access(folder.c_str(), W_OK) != 0) {
-    throw UsageError("`out` must be a folder that can be made and written to. Received: out=" +
+    throw UsageError("`out` must be a folder that can be created and written to. Received: out=" +
                      folder);
   }
 }

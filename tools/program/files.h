@@ -1,4 +1,4 @@
-// Whole files, for the commands, which throw; what does the work is optimizers/disk.h.
+// Whole files, for the commands; errors are exceptions. The work is done by optimizers/disk.h.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_FILES_H_
 #define LATE_PHASE_TOOLS_PROGRAM_FILES_H_
 
@@ -9,13 +9,13 @@ namespace late_phase {
 // The file's bytes. Throws std::runtime_error with path and reason.
 std::string ReadFile(const std::string& path);
 
-// Writes aside in the same folder, waits for the disk, renames: afterwards `path` holds all of
-// `text`, and until then what it held before (optimizers/disk.h). Throws std::runtime_error with
-// path and reason, a disk that does not confirm being one.
+// Writes a temporary file in the same folder, waits for the disk, and renames it: afterwards `path`
+// holds all of `text`, and until then what it held before (optimizers/disk.h). Throws
+// std::runtime_error with path and reason, also if the disk does not confirm the write.
 void WriteFile(const std::string& path, const std::string& text);
 
-// Makes the folder that `--out` names, if need be. Throws UsageError if nothing can be written
-// there: called before hours of work rather than found out after them.
+// Creates the folder that `--out` names, if need be. Throws UsageError if nothing can be written
+// there. Called before hours of work, so that a bad folder is not discovered after them.
 void MakeOutFolder(const std::string& folder);
 
 }  // namespace late_phase

@@ -52,7 +52,7 @@ std::vector<double> Entropies(const Probabilities& probabilities, int64_t count)
   return entropies;
 }
 
-// The suite at work: each part predicts what it needs and adds to the rows.
+// Runs the evaluation: each part predicts what it needs and adds to the rows.
 class Suite {
  public:
   Suite(const std::vector<EvaluatedRun>& runs, const EvaluationOptions& options)
@@ -117,7 +117,7 @@ class Suite {
 
   void Advance(const std::string& what) {
     done_ += 1;
-    if (progress_.Seconds() < 3) return;  // most evaluations are over before one could read it
+    if (progress_.Seconds() < 3) return;  // most evaluations are over before anyone could read it
     progress_.Show(absl::StrFormat("%s: %.0f of %.0f passes, %s left", what, done_, steps_,
                                    DurationText(progress_.Seconds() / done_ * (steps_ - done_))),
                    std::min(done_ / steps_, 0.999));
@@ -146,7 +146,7 @@ class Suite {
     }
   }
 
-  // AUROC of the entropy, own images against others.
+  // AUROC of the entropy, the run's own images against others.
   void OtherImages() {
     const auto limit = [&](size_t p) {
       const size_t r = predictors_.all()[p].of_run;
@@ -237,8 +237,8 @@ class Suite {
     return all.Part(0, std::min(all.count, options_.flatness_images));
   }
 
-  // δL(σ) of the networks among the predictors that are one, collapsed ones and averages over time;
-  // of a run that has none there, of its collapsed one.
+  // δL(σ) of those predictors that are single networks, collapsed or averaged over time; for a run
+  // without any, of its collapsed network.
   void FlatnessOfRuns() {
     Json& details = result_.details["flatness"];
     details = {{"split", options_.flatness_split},

@@ -10,7 +10,7 @@
 
 namespace late_phase {
 
-// `runs` must be runs of cifar. Throws UsageError for what the user can mend, before anything is
+// `runs` must be runs of cifar. Throws UsageError for what the user can fix, before anything is
 // computed.
 Evaluation EvaluateImages(const std::vector<EvaluatedRun>& runs, const EvaluationOptions& options);
 

@@ -16,14 +16,14 @@ struct Ending {
   int status;  // -1: 128 + the signal
 };
 
-// A signal may come at any moment and on any thread: what it reads is never changed, only replaced,
-// and never freed.
+// A signal may arrive at any moment and on any thread: what its handler reads is never changed,
+// only replaced, and never freed.
 std::atomic<const Ending*> ending{nullptr};
-std::atomic<const std::string*> acknowledgement{nullptr};  // of FinishFirst; none: end at once
+std::atomic<const std::string*> acknowledgement{nullptr};  // of FinishFirst; null: end at once
 std::atomic<int> interrupted{0};                           // the first signal
 std::atomic<int> presses{0};                               // of Ctrl-C
 
-// Safe in a signal handler. On a terminal there may be a progress line, and the "^C" in it.
+// Safe in a signal handler. A terminal may show a progress line, with the "^C" in it.
 void Say(const std::string& text) {
   const std::string_view clear = isatty(STDERR_FILENO) ? "\r\033[K" : "";
   for (const std::string_view part : {clear, std::string_view(text)}) {

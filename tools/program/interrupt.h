@@ -7,16 +7,16 @@
 
 namespace late_phase {
 
-// To be called first in main. Also where the signals are ignored on entry, as they are in the
-// background of a shell script. Until SetEnding the status is 128 + the signal, as a shell has it.
+// Call this first in main. It also works where the signals are ignored on entry, as they are in the
+// background of a shell script. Until SetEnding the status is 128 + the signal, as in a shell.
 void EndOnSignals(const std::string& command);
 
-// From now on a program that is interrupted ends with this text and status.
+// From now on, an interrupted program ends with this text and status.
 void SetEnding(const std::string& text, int status);
 
-// While one exists, a signal is acknowledged with `text` and no more; the program ends when it
-// goes. A second Ctrl-C ends the program at once. SIGTERM never does: those who send it may do so
-// twice.
+// While one exists, a signal is only acknowledged, with `text`; the program ends when the object is
+// destroyed. A second Ctrl-C ends the program at once. A second SIGTERM does not: whoever sends
+// one may well send two.
 class FinishFirst {
  public:
   explicit FinishFirst(const std::string& text);
@@ -25,10 +25,10 @@ class FinishFirst {
   ~FinishFirst();
 
  private:
-  const int exceptions_;  // an error on the way is for the caller to report
+  const int exceptions_;  // an error in the meantime is for the caller to report
 };
 
-// Whether a signal has come, for what is to be finished early.
+// Whether a signal has arrived, for work that should then finish early.
 bool Interrupted();
 
 }  // namespace late_phase

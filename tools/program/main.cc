@@ -1,5 +1,5 @@
 // The program that the driver (python/late_phase_cli) runs: one binary for all commands, because
-// linking TensorFlow is what costs.
+// linking TensorFlow is what takes time and space.
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,8 +22,8 @@ int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   late_phase::EndOnSignals(CommandName(command));
   late_phase::EndWithDriver();
-  // TensorFlow's libraries print notes while they are being loaded, before any code of ours could
-  // stop them. The driver lets those go elsewhere and says here where the terminal is.
+  // TensorFlow's libraries print notes while they are being loaded, before any of our code could
+  // stop them. The driver redirects those and tells us here where the terminal is.
   if (const char* terminal = std::getenv("LATE_PHASE_STDERR")) {
     dup2(std::atoi(terminal), STDERR_FILENO);
   }

@@ -8,13 +8,13 @@
 
 namespace late_phase {
 
-// A metric as it is shown: "2.331 bpc", or below a head of a table.
+// A metric as it is shown: "2.331 bpc", or in a column of a table.
 struct Column {
-  std::string metric;  // its name in the numbers of a model
+  std::string metric;  // its name among a model's numbers
   std::string head;    // "BPC"
-  int digits;          // behind the point
+  int digits;          // after the decimal point
   std::string unit;    // " bpc"
-  double scale = 1;    // 100 for shares in percent
+  double scale = 1;    // 100 for percentages
 
   std::string Number(const std::map<std::string, double>& metrics) const;  // "2.331"
   std::string Text(const std::map<std::string, double>& metrics) const {
@@ -22,10 +22,10 @@ struct Column {
   }
 };
 
-// As it is declared. REQUIRES: `metric` is declared.
+// The metric as declared. REQUIRES: `metric` is declared.
 Column MetricColumn(const std::string& metric);
 
-// With fewer digits, for a line that changes all the time.
+// The same with fewer digits, for a line that changes all the time.
 Column ProgressColumn(const std::string& metric);
 
 }  // namespace late_phase

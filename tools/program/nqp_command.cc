@@ -35,26 +35,28 @@ struct Command {
 SettingList NqpSettings(NqpOptions* o) {
   auto rate = [](double x) {
     return x > 0 && x < 2;
-  };  // 2 is where the largest curvature, 1, diverges
+  };  // from 2 on, the largest curvature, 1, diverges
   return {
-      AscendingIntegers("members", "numbers of members K, such as 1,2,5", 1, 1000, &o->members),
-      Integer("seeds", "runs of each K, with consecutive seeds", 1, 10000, &o->seeds),
+      AscendingIntegers("members", "numbers of members K to run, such as 1,2,5", 1, 1000,
+                        &o->members),
+      Integer("seeds", "number of runs of each K, with consecutive seeds", 1, 10000, &o->seeds),
       Integer("seed", "the first seed", 0, kMany, &o->seed),
       Integer("n", "dimensions", 1, 1000000, &o->n),
       Integer("batch", "batch size B", 1, 1000000000, &o->batch),
       Positive("target_norm", "norm of the optimum w*", &o->target_norm),
-      NotNegative("distance", "distance of the start from w*, towards the origin", &o->distance),
-      Positive("phi", "start of the late-phase weights", &o->phi),
+      NotNegative("distance", "distance of the starting point from w*, towards the origin",
+                  &o->distance),
+      Positive("phi", "initial value of the late-phase weights", &o->phi),
       Real("lr", "learning rate", "a number in (0, 2)", rate, &o->lr),
       Integer("iterations", "updates of the base weights", 1, kMany, &o->iterations),
-      Integer("average_last", "updates over which the loss is averaged", 1, kMany,
+      Integer("average_last", "number of last updates over which the loss is averaged", 1, kMany,
               &o->average_last),
       Real("drift_lr", "learning rate of the drift experiment", "a number in (0, 2)", rate,
            &o->drift_lr),
-      Integer("drift_iterations", "updates of the drift experiment; 0 leaves it out", 0, kMany,
+      Integer("drift_iterations", "updates of the drift experiment; 0: skip it", 0, kMany,
               &o->drift_iterations),
-      Integer("drift_average_last", "updates over which its loss is averaged", 1, kMany,
-              &o->drift_average_last),
+      Integer("drift_average_last", "number of last updates over which its loss is averaged", 1,
+              kMany, &o->drift_average_last),
   };
 }
 
@@ -62,9 +64,9 @@ SettingList NqpSettings(NqpOptions* o) {
 Command Parse(int argc, char** argv, SettingList* settings, NqpOptions* options) {
   Command command;
   *settings = NqpSettings(options);
-  // Not part of config.toml: results do not depend on it.
+  // Not part of config.toml, because results do not depend on it.
   const SettingList threads = {
-      Integer("threads", "runs at a time, by default one per core", 1, 1024, &command.threads)};
+      Integer("threads", "runs at a time; default: one per core", 1, 1024, &command.threads)};
   CLI::App app(
       "The noisy quadratic problem: late-phase weights against K independent models and closed "
       "forms.",
@@ -92,7 +94,7 @@ Command Parse(int argc, char** argv, SettingList* settings, NqpOptions* options)
   return command;
 }
 
-// The threads of the program: tasks are taken in order by whoever is free.
+// The program's threads: whichever is free takes the next task.
 Parallel MakeThreads(int threads) {
   return {threads, [threads](int64_t tasks, const std::function<void(int64_t)>& task) {
             std::atomic<int64_t> next{0};
@@ -106,18 +108,18 @@ Parallel MakeThreads(int threads) {
           }};
 }
 
-// How far all runs together are; they report from their threads.
+// The progress of all runs together; they report from their threads.
 class Progress {
  public:
   void Add(double share) {
     const std::lock_guard<std::mutex> lock(mutex_);
     done_ += share;
-    if (done_ < 0.01) return;  // too little to tell how long it takes
+    if (done_ < 0.01) return;  // too early for an estimate
     char percent[32];
     std::snprintf(percent, sizeof(percent), "nqp: %3.0f %%, ", std::floor(done_ * 100 + 1e-6));
     line_.Show(percent + DurationText(line_.Seconds() * (1 - done_) / done_) + " left", done_);
   }
-  // Seconds that it took.
+  // The seconds it took.
   double End() {
     line_.End();
     return line_.Seconds();

@@ -18,8 +18,8 @@ const CifarOptions& GetOptions(const EvaluatedRun& run) {
 
 Cifar* GetTask(const EvaluatedRun& run) { return static_cast<Cifar*>(run.task.get()); }
 
-// Predictions of different networks could be averaged too, but that is no ensemble of runs: it is
-// as good as always a mistake in the list of folders.
+// Predictions of different networks could be averaged too, but that is not an ensemble of runs: it
+// is almost always a mistake in the list of folders.
 void RequireSameNetwork(const std::vector<EvaluatedRun>& runs) {
   if (runs.size() < 2) {
     throw UsageError(absl::StrCat("`ensemble` must have two runs or more. Received: ", runs.size(),
@@ -28,7 +28,7 @@ void RequireSameNetwork(const std::vector<EvaluatedRun>& runs) {
   const CifarOptions& first = GetOptions(runs[0]);
   for (const EvaluatedRun& run : runs) {
     const CifarOptions& other = GetOptions(run);
-    const bool wide = first.network != "convnet";  // depth and width mean something
+    const bool wide = first.network != "convnet";  // depth and width matter
     const auto differ = [&](const char* name, const auto& one, const auto& two) {
       if (one == two) return;
       throw UsageError(absl::StrCat("the runs of an ensemble must have the same `", name,
@@ -58,7 +58,7 @@ size_t Predictors::Add(size_t r, const std::string& name, const Prediction& how)
   return Add(r, name, [=](const ImageView& images) { return task->Predict(run, images, how); });
 }
 
-// Networks that are drawn.
+// Networks that are drawn at random.
 std::vector<size_t> Predictors::Sampled(size_t r, const std::string& weights) {
   const bool dropout = weights == "mc-dropout";
   const double has =
@@ -68,7 +68,7 @@ std::vector<size_t> Predictors::Sampled(size_t r, const std::string& weights) {
         weights, *runs_[r].task, *runs_[r].run,
         absl::StrCat("it was trained with ", dropout ? "dropout" : "swag_rank", "=0"));
   }
-  // Refuses a run that has no sample yet.
+  // Refuses a run without any sample yet.
   if (!dropout) ParseWeightSet("swa", *runs_[r].task, *runs_[r].run);
   const auto swag = std::make_shared<SwagNetwork>(GetTask(runs_[r]), runs_[r].run.get(), seed_);
   std::vector<size_t> networks;
@@ -118,7 +118,7 @@ Predictors::Predictors(const std::vector<EvaluatedRun>& runs,
        weights.empty() ? std::vector<std::string>{"collapsed"} : weights) {
     if (name == "members") {
       throw UsageError(
-          "`weights` must not be members where runs are averaged: each run has several. "
+          "`weights` must not be members when runs are averaged: each run has several. "
           "`ensemble` averages a run's members first. Received: weights=members with --ensemble");
     }
     Predictor all{absl::StrCat("ensemble of ", runs.size(), " runs"), name, 0, {}};

@@ -1,6 +1,6 @@
 // What predicts: the networks that `eval --weights` names, and averages of their probabilities.
 //
-// Every network is asked once per set of images, however many averages it is in. A new kind of
+// Every network predicts a set of images once, however many averages it is part of. A new kind of
 // weights is a case in AddNetworks.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_PREDICTORS_H_
 #define LATE_PHASE_TOOLS_PROGRAM_PREDICTORS_H_
@@ -22,23 +22,23 @@ class Predictors {
   // The mean of some networks' probabilities; a row of the table.
   struct Predictor {
     std::string run, weights;
-    size_t of_run;  // its place among the runs; of several runs the first one's
-    // A network's place in networks_ -> what its probabilities are divided by.
+    size_t of_run;  // index of its run; of the first one if there are several
+    // Index in networks_ -> what the network's probabilities are divided by.
     std::map<size_t, double> networks;
   };
 
-  // `runs` must be runs of cifar and outlive the object. One predictor for each set of weights that
-  // is asked for and each run; with `ensemble`, one more for each set, the mean over all runs, by
-  // default of collapsed weights. Throws UsageError for what a run does not have, and for runs that
-  // cannot be averaged.
-  // Of what is drawn, the masks of mc-dropout and the weights of swag, there are `samples`.
+  // `runs` must be runs of cifar and outlive the object. There is one predictor for each requested
+  // weight set and each run; with `ensemble`, one more for each weight set, the mean over all runs,
+  // by default of collapsed weights. Throws UsageError for weights that a run does not have, and
+  // for runs that cannot be averaged. mc-dropout draws `samples` sets of masks, swag as many sets
+  // of weights.
   Predictors(const std::vector<EvaluatedRun>& runs, const std::vector<std::string>& weights,
              bool ensemble, int64_t samples, int64_t seed);
 
   const std::vector<Predictor>& all() const { return predictors_; }
   size_t networks() const { return networks_.size(); }
 
-  // The probabilities of each predictor. images_of(r): what run r is shown. `progress` is called
+  // The probabilities of each predictor. images_of(r): the images for run r. `progress` is called
   // after each network.
   std::vector<Probabilities> Predict(const std::function<ImageView(size_t)>& images_of,
                                      const std::function<void()>& progress) const;

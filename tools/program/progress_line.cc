@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kRewrite = 0.1;  // seconds between two texts on a terminal
 
-// As much of the text as fits into a row: what wraps cannot be rewritten in place.
+// As much of the text as fits into one row: a text that wraps cannot be rewritten in place.
 std::string Fitting(const std::string& text, int stream) {
   winsize size{};
   if (ioctl(stream, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return text;
@@ -40,7 +40,7 @@ double ProgressLine::Seconds() const {
 
 void ProgressLine::Show(const std::string& text, double done) {
   const double now = Seconds();
-  // Shares are sums that may end a little below what they add up to.
+  // Fractions are sums that rounding may leave a little short.
   const int tenths = static_cast<int>(done * 10 + 1e-6);
   const bool last = tenths >= 10 && !complete_;
   const bool due = terminal_ ? !open_ || now - shown_at_ >= kRewrite

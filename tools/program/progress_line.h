@@ -1,4 +1,4 @@
-// A line on standard error that says how far the work is, and numbers as one reads them there.
+// A progress line on standard error, and the format of numbers in it.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_PROGRESS_LINE_H_
 #define LATE_PHASE_TOOLS_PROGRAM_PROGRESS_LINE_H_
 
@@ -10,7 +10,7 @@
 namespace late_phase {
 
 // On a terminal the line is rewritten in place, at most ten times a second. Elsewhere, as in a log,
-// it is a new line for every tenth of the work, and sooner if `interval` seconds went by.
+// it is a new line for every tenth of the work, or sooner if `interval` seconds have passed.
 //
 //   ProgressLine progress(60);
 //   for (...) progress.Show("step 300, " + DurationText(left) + " left", share_of_the_work_done);
@@ -23,19 +23,19 @@ class ProgressLine {
                         std::FILE* stream = stderr);
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
-  ~ProgressLine() { End(); }  // an error's text begins on a line of its own
+  ~ProgressLine() { End(); }  // so that an error message starts on a new line
 
-  // Shows `text`, unless the last one was shown just now. `done`: the share of the work, in [0, 1];
-  // at 1 the text is always shown.
+  // Shows `text`, unless the last one was shown just now. `done`: the fraction of the work that is
+  // done, in [0, 1]; at 1 the text is always shown.
   void Show(const std::string& text, double done);
 
-  // Takes the line off a terminal, for other output; the next Show brings it back.
+  // Clears the line from a terminal, for other output; the next Show brings it back.
   void Clear();
 
-  // Leaves the line as it is; what follows begins on a new one. Again: nothing.
+  // Leaves the line as it is; what follows starts on a new one. A second call does nothing.
   void End();
 
-  // Since the line was made.
+  // Since the object was constructed.
   double Seconds() const;
 
  private:
@@ -43,7 +43,7 @@ class ProgressLine {
   std::FILE* const stream_;
   const bool terminal_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  bool open_ = false;      // the cursor is behind a text
+  bool open_ = false;      // the cursor is at the end of a text
   bool complete_ = false;  // done = 1 was shown
   double shown_at_ = 0;    // in Seconds()
   int tenths_ = 0;         // shown

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 std::string CheckpointsIn(const std::string& folder) { return folder + "/checkpoint"; }
 
-// Of RunFolderIn; empty if there is none.
+// As RunFolderIn, but empty if there is none.
 std::string FindRun(const std::string& dir) {
   std::string found;
   const std::unique_ptr<Experiment> experiment = ReadExperiment(dir);
@@ -37,7 +37,7 @@ std::vector<PlannedRun> PlanRuns(const Experiment& experiment, const std::string
   for (int64_t i = 0; i < experiment.seeds; ++i) {
     const int64_t seed = recipe.seed + i;
     const std::string parent = experiment.seeds > 1 ? absl::StrCat(out, "/seed-", seed) : out;
-    std::map<std::string, size_t> planned;  // of this seed, by model
+    std::map<std::string, size_t> planned;  // this seed's, by model
     for (const ExperimentInfo::Model& model : experiment.info().models) {
       const bool chosen = several ? model.group == "all" || (controls && !model.group.empty())
                                   : model.name == recipe.model;
@@ -112,7 +112,7 @@ std::string PretrainedCheckpoints(Experiment* experiment) {
 
 std::unique_ptr<Run> RestoreRun(const std::string& folder, int64_t threads, Task* task) {
   std::unique_ptr<Run> run = Require(task->MakeRun(static_cast<int>(threads)));
-  // Other threads, other rounding: of no matter here.
+  // The number of threads only changes the rounding, which does not matter here.
   Require(run->Restore(CheckpointsIn(folder)));
   return run;
 }

@@ -21,17 +21,20 @@ int Main(int argc, char** argv) {
   Enwik8::Sampling sampling;
   std::string dir, weights = "collapsed";
   sampling.prompt = "The ";
-  CLI::App app("Text that a trained network writes after a prompt.", CommandName("sample"));
-  app.add_option("RUN_DIR", dir, "folder of a run; of several models the late-phase one is taken")
+  CLI::App app("Writes text with a trained network, starting from a prompt.",
+               CommandName("sample"));
+  app.add_option("RUN_DIR", dir,
+                 "folder of a run; from a folder of several models the late-phase one is taken")
       ->required();
   app.add_option("--prompt", sampling.prompt, "how the text begins")->capture_default_str();
   app.add_option("--length", sampling.length, "characters to write")
       ->check(CLI::Range(0, 100000000))
       ->capture_default_str();
-  app.add_option("--temperature", sampling.temperature, "higher is bolder; 0: the likeliest always")
+  app.add_option("--temperature", sampling.temperature,
+                 "higher values are bolder; 0: always the likeliest character")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  app.add_option("--seed", sampling.seed, "of the choices")->capture_default_str();
+  app.add_option("--seed", sampling.seed, "seed of the random choices")->capture_default_str();
   app.add_option("--weights", weights, "collapsed or swa")
       ->check(CLI::IsMember({"collapsed", "swa"}))
       ->capture_default_str();

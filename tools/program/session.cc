@@ -26,9 +26,9 @@ void Require(const absl::Status& status) {
 SessionFlags::SessionFlags() : threads(std::max(1u, std::thread::hardware_concurrency())) {}
 
 void AddSessionFlags(SessionFlags* flags, CLI::App* app) {
-  app->add_option("--device", flags->device, "CPU:0, GPU:0, …; else a GPU if there is one");
+  app->add_option("--device", flags->device, "CPU:0, GPU:0, …; default: a GPU if there is one");
   app->add_option("--threads", flags->threads,
-                  "of the CPU inside ops; results depend on it by rounding")
+                  "CPU threads within ops; their number affects results through rounding only")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
 }

@@ -1,4 +1,4 @@
-// What the commands that run TensorFlow share: where it computes, and what becomes of its statuses.
+// What the commands that run TensorFlow share: the choice of a device, statuses as exceptions.
 #ifndef LATE_PHASE_TOOLS_PROGRAM_SESSION_H_
 #define LATE_PHASE_TOOLS_PROGRAM_SESSION_H_
 
@@ -15,8 +15,8 @@ class App;
 
 namespace late_phase {
 
-// Throws std::runtime_error with the status's text if it is not OK; UsageError if the user can mend
-// it.
+// Throws std::runtime_error with the status's text if it is not OK, or UsageError if the user can
+// fix it.
 void Require(const absl::Status& status);
 
 // The value; throws as above if there is none.
@@ -33,7 +33,7 @@ struct SessionFlags {
   SessionFlags();
 };
 void AddSessionFlags(SessionFlags* flags, CLI::App* app);
-// Settles `device`; UsageError if there is no such device.
+// Chooses the device if `device` is empty; throws UsageError if there is no such device.
 void ChooseDevice(SessionFlags* flags);
 
 }  // namespace late_phase

@@ -60,12 +60,12 @@ std::string TomlText(const toml::node& node) {
       text << (&value == values->get(0) ? "" : ",") << TomlText(value);
     }
   } else {
-    node.visit([&](const auto& value) { text << value; });  // true, false, and kinds nobody takes
+    node.visit([&](const auto& value) { text << value; });  // booleans; others are refused later
   }
   return text.str();
 }
 
-// Letters to insert, remove, replace or swap with their neighbour to get from one to the other.
+// The edit distance: letters to insert, remove, replace or swap with a neighbour.
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -82,7 +82,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-// "; did you mean ...?" if a setting is less than three letters away and most of the name is alike.
+// "; did you mean ...?" if a setting is less than three edits away and most of the name agrees.
 std::string Suggestion(const std::string& name, const SettingList& settings) {
   size_t least = 3;
   std::string text;
@@ -202,7 +202,7 @@ Setting Choice(std::string name, std::string help, std::vector<std::string> word
 Setting Text(std::string name, std::string help, std::string* value) {
   return {std::move(name), std::move(help), "text in UTF-8",
           [=](const std::string& text) {
-            try {  // what could not be read back is refused
+            try {  // refuse what could not be read back
               const toml::table read = toml::parse("text = " + Quoted(text));
               if (read["text"].value<std::string>() != text) return false;
             } catch (const toml::parse_error&) {
@@ -217,7 +217,7 @@ Setting Text(std::string name, std::string help, std::string* value) {
 Setting AscendingIntegers(std::string name, std::string help, int64_t least, int64_t most,
                           std::vector<int64_t>* values) {
   return {std::move(name), std::move(help),
-          "ascending integers in " + Range(least, most) + ", with commas between",
+          "ascending integers in " + Range(least, most) + ", separated by commas",
           [=](const std::string& text) {
             std::vector<int64_t> parsed;
             std::stringstream parts(text);
@@ -261,14 +261,14 @@ void ReadSettings(const std::string& path, const std::string& program,
 std::string ReadValue(const std::string& path, const std::string& name) {
   const toml::table table = ReadTable(path, "a run");
   const toml::node* node = table.get(name);
-  if (!node) throw UsageError("`" + name + "` must be there. Received: " + path + " without it");
+  if (!node) throw UsageError("`" + name + "` must be set. Received: " + path + " without it");
   return TomlText(*node);
 }
 
 std::vector<std::string> PresetNames(const std::string& program) {
   const std::string begin = program + "-", end = ".toml";
   std::vector<std::string> names;
-  std::error_code error;  // a folder that is not there holds none
+  std::error_code error;  // a missing folder has none
   for (const auto& entry : std::filesystem::directory_iterator(PresetFolder(), error)) {
     const std::string file = entry.path().filename().string();
     if (file.rfind(begin, 0) == 0 && EndsWith(file, end) &&

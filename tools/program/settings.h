@@ -1,6 +1,6 @@
-// The values of a run. They come as text, from a preset, a flag or another run's config.toml, and
-// leave as text to config.toml. A program lists them once; ranges, messages, flags and files
-// follow.
+// The values of a run. They are read as text, from a preset, a flag or another run's config.toml,
+// and written as text to config.toml. A program lists them once; ranges, messages, flags and files
+// follow from the list.
 //
 //   Options options;
 //   const SettingList settings = {Integer("batch", "sequences at a time", 1, 4096,
@@ -21,14 +21,14 @@ namespace late_phase {
 
 struct Setting {
   std::string name, help;
-  std::string rule;                             // what its value must be, for messages
-  std::function<bool(const std::string&)> set;  // false: breaks the rule, and nothing was set
+  std::string rule;                             // what the value must be, for messages
+  std::function<bool(const std::string&)> set;  // false: the rule was broken, and nothing was set
   std::function<std::string()> get;             // as TOML
-  std::vector<std::string> words = {};          // if its value must be one of these
+  std::vector<std::string> words = {};          // if the value must be one of these
 };
 using SettingList = std::vector<Setting>;
 
-constexpr int64_t kMany = 1000000000000;  // the most of what has no bound of its own
+constexpr int64_t kMany = 1000000000000;  // the limit for what has no limit of its own
 
 // Settings of each kind; the value must outlive them.
 Setting Integer(std::string name, std::string help, int64_t least, int64_t most, int64_t* value);
@@ -40,22 +40,22 @@ Setting Boolean(std::string name, std::string help, bool* value);
 Setting Choice(std::string name, std::string help, std::vector<std::string> words,
                std::string* value);
 Setting Text(std::string name, std::string help, std::string* value);
-// An ascending list of one or more: [1, 2] in TOML, 1,2 as a flag.
+// An ascending list of at least one integer: [1, 2] in TOML, 1,2 as a flag.
 Setting AscendingIntegers(std::string name, std::string help, int64_t least, int64_t most,
                           std::vector<int64_t>* values);
 
-// The shortest text that reads back as the value, with a point or an exponent, as TOML wants it.
+// The shortest text that reads back as the value, with a point or an exponent, as TOML requires.
 std::string RealText(double value);
 
-// Sets the value; throws UsageError with rule and text if it breaks the rule. `from` ends the
-// message, e.g. " in mine.toml".
+// Sets the value; throws UsageError with the rule and the text if it breaks the rule. `from` ends
+// the message, e.g. " in mine.toml".
 void Assign(const Setting& setting, const std::string& text, const std::string& from = "");
 
-// Sets what the TOML file holds. Throws UsageError for what is no setting of the program, naming
-// the one that may be meant.
+// Applies the values of a TOML file. Throws UsageError for a name that is not a setting of the
+// program, suggesting the one that may have been meant.
 void ReadSettings(const std::string& path, const std::string& program, const SettingList& settings);
 
-// One value of the TOML file as a flag would give it; UsageError if the file has none of that name.
+// One value of the TOML file, as a flag would give it; UsageError if the file lacks it.
 std::string ReadValue(const std::string& path, const std::string& name);
 
 // The presets of a program: NAME of each PROGRAM-NAME.toml in the folder LATE_PHASE_PRESETS, by
@@ -68,10 +68,10 @@ std::string PresetRule(const std::string& program);
 // ReadSettings of a preset by its name, or of a path that ends in .toml.
 void ReadPreset(const std::string& program, const std::string& name, const SettingList& settings);
 
-// --preset, with `preset` as its default.
+// Adds --preset, with `preset` as its default.
 void AddPresetFlag(const std::string& program, std::string* preset, CLI::App* app);
 
-// A flag per setting, with dashes for underscores; ApplyFlags assigns those that were given.
+// Adds a flag per setting, with dashes for underscores; ApplyFlags assigns those that were given.
 void AddFlags(const SettingList& settings, CLI::App* app);
 void ApplyFlags(const SettingList& settings, const CLI::App& app);
 

@@ -1,6 +1,6 @@
-// train PROGRAM: trains the program's models, each in a run folder, and writes
-// their metrics to results.json. The table and the curves are made from there by
-// python/late_phase_cli/PROGRAM_table.py and plot.py beside it.
+// train PROGRAM: trains the program's models, each in a run folder, and writes their metrics to
+// results.json, from which python/late_phase_cli/PROGRAM_table.py and plot.py make the table and
+// the curves.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -43,10 +43,10 @@ struct Command {
   std::unique_ptr<Experiment> experiment;
   SessionFlags session;
   std::string data, preset, out;
-  std::string only;  // the folder below `out` of one run of several; empty: all of them
+  std::string only;  // the folder, below `out`, of one of several runs; empty: all of them
   bool resume = false, dry_run = false;
   int64_t parallel = 0;        // runs at a time; 0: not given
-  bool threads_given = false;  // else they are shared among the runs at a time
+  bool threads_given = false;  // otherwise the cores are divided among concurrent runs
 };
 
 Command Parse(const std::string& name, int argc, char** argv) {
@@ -57,15 +57,15 @@ Command Parse(const std::string& name, int argc, char** argv) {
   command.preset = info.preset;
   CLI::App app(info.description, TrainCommandName(name));
   AddPresetFlag(name, &command.preset, &app);
-  app.add_option("--out", command.out, "folder of the run; by default runs/" + name + "-PRESET");
-  app.add_flag("--resume", command.resume, "goes on with the run in that folder, as it was set up");
+  app.add_option("--out", command.out, "folder of the run; default: runs/" + name + "-PRESET");
+  app.add_flag("--resume", command.resume, "resume the run in that folder, with its settings");
   app.add_flag("--dry-run", command.dry_run,
-               "only checks settings and data, and prints the config.toml that the run would have");
+               "only check settings and data, and print the config.toml that the run would have");
   app.add_option("--data", command.data, info.data_help);
   AddSessionFlags(&command.session, &app);
   app.add_option("--parallel", command.parallel,
-                 "of several runs, how many are trained at a time, the cores shared among them; by "
-                 "default those that start from scratch, as far as cores and memory go")
+                 "how many of several runs to train at a time, dividing the cores among them; "
+                 "default: those that start from scratch, as far as cores and memory allow")
       ->check(CLI::Range(1, 1024));
   app.add_option("--only", command.only)->group("");  // of a plan (tools/program/driver.h)
   AddFlags(settings, &app);
@@ -84,7 +84,7 @@ Command Parse(const std::string& name, int argc, char** argv) {
   } else {
     if (fs::exists(command.out) && !fs::is_empty(command.out)) {
       throw UsageError(
-          "`out` must be new or empty, unless the run in it is to go on with "
+          "`out` must be new or empty, unless the run in it is to be resumed with "
           "--resume. Received: out=" +
           command.out);
     }
@@ -96,7 +96,7 @@ Command Parse(const std::string& name, int argc, char** argv) {
 
 std::string ConfigFile(Experiment* experiment) {
   return absl::StrCat("# Every value used; `", TrainCommandName(experiment->info().name),
-                      " --preset FILE --out DIR` does the same again.\n",
+                      " --preset FILE --out DIR` repeats the run.\n",
                       ConfigText(experiment->Settings()));
 }
 
@@ -149,7 +149,7 @@ bool CanFork(const PlannedRun& planned) {
   return !planned.fork_from.empty() && LatestCheckpoint(ForkFolder(planned)).has_value();
 }
 
-// Brings a run to where it is to go on: its own checkpoint, the state it forks from, or its start.
+// Brings a run to its starting point: its own checkpoint, the state it forks from, or step 0.
 void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Run* run) {
   const std::string checkpoints = CheckpointFolder(planned);
   if (LatestCheckpoint(checkpoints).has_value()) {
@@ -159,12 +159,12 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
                                     ", the minibatches done already. Received: steps=", steps));
     }
     if (!note.empty()) note = " (" + note + ")";
-    std::fprintf(stderr, "%s: goes on at step %ld%s\n", name.c_str(), long{run->step()},
+    std::fprintf(stderr, "%s: resumes at step %ld%s\n", name.c_str(), long{run->step()},
                  note.c_str());
   } else if (CanFork(planned)) {
     Require(run->Fork(ForkFolder(planned)));
     Require(RunFolder::CopyMetrics(planned.fork_from, planned.folder, run->step()));
-    std::fprintf(stderr, "%s: forked from %s at step %ld, where they part\n", name.c_str(),
+    std::fprintf(stderr, "%s: forked from %s at step %ld\n", name.c_str(),
                  fs::path(planned.fork_from).filename().c_str(), long{run->step()});
   } else if (!planned.experiment->recipe().pretrained.empty()) {
     const std::string pretrained = PretrainedCheckpoints(planned.experiment.get());
@@ -175,8 +175,8 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
   }
 }
 
-// The run's task. What is wrong with any of the runs is said before hours go into the first, and
-// before anything is written.
+// The run's task. Problems with any of the runs are reported before hours are spent on the first,
+// and before anything is written.
 std::unique_ptr<Task> CheckedTask(const PlannedRun& planned, const SessionFlags& session) {
   std::unique_ptr<Task> task = planned.experiment->MakeTask();
   const bool fresh = !LatestCheckpoint(CheckpointFolder(planned)).has_value() && !CanFork(planned);
@@ -273,7 +273,7 @@ std::string TestText(const ExperimentInfo& info, const Json& test) {
                       test.contains("swa") ? ", with SWA " + text("swa") : "");
 }
 
-// The command that resumes this one, with as many threads.
+// The command that resumes this one, with the same number of threads.
 std::string ResumeCommand(const Command& command) {
   std::string text = absl::StrCat(TrainCommandName(command.experiment->info().name),
                                   " --resume --out ", command.out);
@@ -282,12 +282,12 @@ std::string ResumeCommand(const Command& command) {
   return text;
 }
 
-// What an interrupted program says of how to continue.
+// How to continue, as an interrupted program says it.
 std::string ResumeText(const Command& command) { return "To resume: " + ResumeCommand(command); }
 
 std::string ResultsPath(const PlannedRun& planned) { return planned.folder + "/results.json"; }
 
-// The results of a run that has finished; null if it has not, or is to be trained for longer now.
+// The results of a finished run; null if it has not finished, or is now to be trained for longer.
 Json FinishedResults(const PlannedRun& planned, const Task& task) {
   if (!fs::exists(ResultsPath(planned))) return nullptr;
   Json results = Json::parse(ReadFile(ResultsPath(planned)), nullptr, /*allow_exceptions=*/false);
@@ -295,7 +295,7 @@ Json FinishedResults(const PlannedRun& planned, const Task& task) {
   return whole ? std::move(results) : nullptr;
 }
 
-// "rank1", or of several seeds "rank1, seed 3"
+// "rank1", or with several seeds "rank1, seed 3"
 std::string RunName(const PlannedRun& planned, const Command& command) {
   const Recipe& recipe = planned.experiment->recipe();
   return recipe.model + (command.experiment->seeds > 1 ? absl::StrCat(", seed ", recipe.seed) : "");
@@ -317,7 +317,8 @@ Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr
   TrainEnd end;
   {
     const FinishFirst finish(
-        name + ": will stop after this step and save its state; Ctrl-C again ends it at once");
+        name +
+        ": will stop after this step and save its state; press Ctrl-C again to end it at once");
     folder = Require(RunFolder::Open(planned.folder, run->step()));
     WriteConfig(planned.folder, planned.experiment.get());
     SetEnding(ResumeText(command), 0);
@@ -338,7 +339,7 @@ Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr
   return results;
 }
 
-// The bytes of the `count` largest runs together.
+// The total bytes of the `count` largest runs.
 double LargestBytes(const std::vector<std::unique_ptr<Task>>& tasks, int64_t count) {
   std::vector<double> bytes;
   for (const std::unique_ptr<Task>& task : tasks) bytes.push_back(task->plan().bytes);
@@ -346,11 +347,11 @@ double LargestBytes(const std::vector<std::unique_ptr<Task>>& tasks, int64_t cou
   return std::accumulate(bytes.begin(), bytes.begin() + count, 0.0);
 }
 
-// How many of the runs are trained at a time. By default those that start from scratch, one per
-// core at most: small networks gain little from a second thread, so that two runs side by side are
-// done before two in a row. Those that are forked from another one would wait for it while their
-// share of the cores lies idle, so they do not count; they follow. This depends on the whole plan
-// and not on what is left of it, so that a run that is resumed has as many threads as before.
+// How many of the runs to train at a time. By default those that start from scratch, at most one
+// per core: small networks gain little from a second thread, so two runs side by side finish sooner
+// than two in a row. Runs that are forked from another one do not count, since they would wait for
+// it while their share of the cores is idle; they follow. This depends on the whole plan and not on
+// what is left of it, so that a resumed run has as many threads as before.
 int64_t RunsAtATime(const Command& command, const std::vector<PlannedRun>& runs,
                     const std::vector<std::unique_ptr<Task>>& tasks) {
   const int64_t all = runs.size();
@@ -410,7 +411,7 @@ Json PlanJson(const Command& command, const std::vector<PlannedRun>& runs,
   return {{"plan", plan}};
 }
 
-// Of a plan's runs, the one that the command is to train.
+// The one of a plan's runs that this command is to train.
 void KeepOnly(const Command& command, std::vector<PlannedRun>* runs) {
   const std::string folder = command.out + "/" + command.only;
   runs->erase(std::remove_if(runs->begin(), runs->end(),
@@ -429,7 +430,7 @@ int Main(const std::string& program, int argc, char** argv) {
   ChooseDevice(&command.session);
   command.experiment->recipe().device = command.session.device;
   std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
-  const bool several = runs.size() > 1 && command.only.empty();  // all of several
+  const bool several = runs.size() > 1 && command.only.empty();  // all of them
   if (!command.only.empty()) KeepOnly(command, &runs);
   std::vector<std::unique_ptr<Task>> tasks;
   for (const PlannedRun& run : runs) tasks.push_back(CheckedTask(run, command.session));
@@ -455,7 +456,7 @@ int Main(const std::string& program, int argc, char** argv) {
   const FinishFirst finish(TrainCommandName(program) + ": writing the results");
   SetEnding(TrainCommandName(program) + ": the results are written", 0);
   if (several) WriteFile(command.out + "/results.json", results.dump(1) + "\n");
-  // The states that runs were forked from have done their work.
+  // The states that runs were forked from are no longer needed.
   for (const PlannedRun& run : runs) {
     std::error_code ignored;
     if (run.keep_fork && command.only.empty()) fs::remove_all(run.folder + "/fork", ignored);

@@ -10,7 +10,7 @@ namespace {
 void RequireMembers(const std::string& name, const Task& task, const Run& run) {
   if (run.step() > run.options().start) return;
   throw NoSuchWeights(name, task, run,
-                      absl::StrCat("the members begin at step ", run.options().start));
+                      absl::StrCat("the members are spawned at step ", run.options().start));
 }
 
 }  // namespace

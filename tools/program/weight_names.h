@@ -23,14 +23,14 @@ UsageError NoSuchWeights(const std::string& name, const Task& task, const Run& r
 // Weight sets by name: "collapsed", "swa"; UsageError if the run has no such weights.
 WeightSet ParseWeightSet(const std::string& name, const Task& task, const Run& run);
 
-// What is asked for, one name per set: as above, but "members" comes back as "member-K" of each.
-// Nothing asked for: all that the run has, but for what must be drawn, mc-dropout and swag. Throws
-// UsageError for names that are unknown, and for members and averages that the run does not have;
-// whether it has dropout or SWAG's moments is for the task to say.
+// The requested weight sets, by name as above, with "members" replaced by "member-K" for each. An
+// empty request means all that the run has, except those that must be drawn, mc-dropout and swag.
+// Throws UsageError for unknown names, and for members and averages that the run does not have;
+// whether it has dropout or SWAG's moments is checked by the task.
 std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Task& task,
                                      const Run& run);
 
-// The member of "member-3", or of "current": the one that was trained last.
+// The index of "member-3", or of "current", the member trained last.
 int32_t ParseMember(const std::string& name, const Task& task, const Run& run);
 
 }  // namespace late_phase

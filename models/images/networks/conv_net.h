@@ -1,7 +1,7 @@
 // LeNet-5 with ReLU and batch normalisation, the paper's small ConvNet: two 5×5 convolutions
-// without padding (6 and 16 maps), layers of 120 and 84 units and the last one. Each hidden layer
-// is followed by ReLU, then BatchNorm; the convolutions by 2×2 max-pooling after that,
-// the layers of units by dropout, if any.
+// without padding (6 and 16 maps), dense layers of 120 and 84 units, and the last layer. Each
+// hidden layer is followed by ReLU and BatchNorm; then by 2×2 max-pooling after a convolution, or
+// by dropout, if any, after a dense layer.
 #ifndef LATE_PHASE_MODELS_IMAGES_NETWORKS_CONV_NET_H_
 #define LATE_PHASE_MODELS_IMAGES_NETWORKS_CONV_NET_H_
 

@@ -1,6 +1,6 @@
-// Kernels of a wide residual network that a linear hypernetwork makes: layers of a group share the
-// hypernetwork, each has an embedding of its own. The groups are those of the paper's WRN 28-10,
-// by their place in the network, so that they fit every depth and width:
+// Kernels of a wide residual network made by a linear hypernetwork: the layers of a group share a
+// hypernetwork, and each has an embedding of its own. The groups are those of the paper's WRN
+// 28-10, defined by their place in the network so that they fit every depth and width:
 //
 //   g0 the first convolution, embedding 10          g1 the first one of group 0, embedding 7
 //   g2, g3, g4 all others of groups 0, 1, 2, embedding 14
@@ -32,7 +32,7 @@ struct HypernetworkLayer {
 HypernetworkLayer MakeHypernetworkLayer(const std::string& name,
                                         const tensorflow::TensorShape& kernel);
 
-// The kernel: input i · chunks + c is input i of what embedding c makes.
+// The kernel: its input i · chunks + c is input i of the part made from embedding c.
 tensorflow::Output GeneratedKernel(const tensorflow::Scope& scope, const HypernetworkLayer& layer,
                                    tensorflow::Output hypernetwork, tensorflow::Output embedding);
 

@@ -1,9 +1,9 @@
-// What an image network's builder and whoever uses it agree on.
+// The interface between an image network's builder and its users.
 //
 // A builder is a function of a scope, options and images [n, side, side, 3]. It asks for each layer
-// that has weights where it needs it, by a name of its own, and does not know where they come from:
-// training declares a weight when it is asked for, an evaluation reads it. Nor does it know how a
-// kernel is made, or whether random numbers are drawn. So the network is written down once.
+// with weights by name, where it needs it, and does not know where the weights come from: training
+// declares a weight when it is asked for, an evaluation reads it. Nor does it know how a kernel is
+// made, or whether random numbers are drawn. So each network is written only once.
 #ifndef LATE_PHASE_MODELS_IMAGES_NETWORKS_IMAGE_NETWORK_H_
 #define LATE_PHASE_MODELS_IMAGES_NETWORKS_IMAGE_NETWORK_H_
 
@@ -45,8 +45,8 @@ class NetworkWeights {
   // members, then the activation.
   virtual tensorflow::Output BatchNorm(const std::string& name, tensorflow::Output x,
                                        int64_t channels, Activation activation) = 0;
-  // Random float numbers in [0, 1) of the given shape (int32 [rank]), others at each call. An empty
-  // output where nothing is drawn: a network is then what it is on average.
+  // Random float numbers in [0, 1) of the given shape (int32 [rank]), different for each call. An
+  // empty output where nothing is drawn: random layers then use their mean.
   virtual tensorflow::Output Uniform(tensorflow::Output shape) = 0;
 };
 
@@ -70,8 +70,8 @@ struct ImageNetworkOptions {
   int64_t depth = 28, width = 10;  // of a WRN; a PyramidNet has the depth only
   int64_t classes = 10;
   int64_t side = 32;       // of the images
-  double dropout = 0;      // probability that a number is dropped
-  double alpha = 200;      // of a PyramidNet: channels that all blocks together add
+  double dropout = 0;      // probability of dropping an activation
+  double alpha = 200;      // of a PyramidNet: channels that its blocks add in all
   double shakedrop = 0.5;  // of a PyramidNet: death rate of the last block; 0: no ShakeDrop
   KernelForm kernels = KernelForm::kPlain;
   int64_t ensemble = 1;  // K of kBatchEnsemble
@@ -81,7 +81,7 @@ struct ImageNetworkOptions {
 ImageNetwork BuildImageNetwork(const tensorflow::Scope& scope, const ImageNetworkOptions& options,
                                tensorflow::Output images, NetworkWeights* weights);
 
-// What a network would take, found without making it.
+// The size of a network, computed without building it.
 struct NetworkSize {
   int64_t parameters = 0;         // trainable numbers, with one member
   int64_t member_parameters = 0;  // those of BatchNorm, the last layer, factors and embeddings

@@ -89,7 +89,7 @@ InitialValue DeclaredWeights::Start(const TensorShape& shape, const Initial& ini
     case Initial::Kind::kSigns:
       return InitialValue(dtype_, shape, [normal] { return Signs(normal()); });
     case Initial::Kind::kOrthogonal: {
-      // Depends on those before it, and is small.
+      // Depends on earlier embeddings, and is small.
       Tensor columns = normal();
       Orthogonalize(initial, &columns);
       return columns;
@@ -98,7 +98,7 @@ InitialValue DeclaredWeights::Start(const TensorShape& shape, const Initial& ini
   return Constant(dtype_, shape, 0);
 }
 
-// Gram and Schmidt's procedure on columns [E, count] of normal numbers.
+// Gram-Schmidt on columns [E, count] of normal numbers.
 void DeclaredWeights::Orthogonalize(const Initial& initial, Tensor* columns) {
   const int64_t E = columns->dim_size(0), count = columns->dim_size(1);
   std::vector<std::vector<double>>& others = columns_[initial.group];
@@ -175,7 +175,7 @@ Output EvaluatedWeights::Weight(Part, const std::string& name, const TensorShape
   return late_phase_->Read(name, set_, member_);
 }
 
-// Statistics are estimated as in training: from images that are divided among the members.
+// Statistics are estimated as in training, from images that are divided among the members.
 Output EvaluatedWeights::ImageMembers(Output x) {
   if (statistics_ == Statistics::kMinibatch) return DividedAmongMembers(x);
   const tensorflow::Scope& scope = late_phase_->scope();
@@ -201,7 +201,7 @@ Output EvaluatedWeights::BatchNorm(const std::string& name, Output x, int64_t ch
       case Statistics::kRunning:
         return Row(absl::StrCat(name, "/", what));
       case Statistics::kStored:
-        // A state belongs to no set of weights: its name says which one it was made for.
+        // A state does not belong to a set of weights: its name says which one it was made for.
         return late_phase_->Read(StoredStatistic(name, what, set_), WeightSet::kCurrent);
       case Statistics::kMinibatch:
         return tf_ops::Const(scope, Zeros(dtype_, {1, channels}));
@@ -211,7 +211,7 @@ Output EvaluatedWeights::BatchNorm(const std::string& name, Output x, int64_t ch
   ops::BatchNorm::Attrs attrs;
   attrs.activation = ActivationName(activation);
   attrs.is_training = statistics_ == Statistics::kMinibatch;
-  attrs.momentum = 1;  // the minibatch's statistics alone
+  attrs.momentum = 1;  // only the minibatch's own statistics
   const Output mean = statistic("mean"), variance = statistic("variance"),
                scale = Row(name + "/scale"), offset = Row(name + "/offset");
   if (!scope.ok()) return Output();

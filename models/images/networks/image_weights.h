@@ -19,7 +19,7 @@ struct LatePhaseParts {
 };
 
 // Declares every weight it is asked for. Initial values are functions of the seed and of how many
-// were asked for before; random layers' numbers are functions of the seed and t.
+// weights were asked for before; the numbers of random layers are functions of the seed and t.
 class DeclaredWeights : public LayerWeights {
  public:
   DeclaredWeights(LatePhase* late_phase, const ImageNetworkOptions& network,
@@ -29,7 +29,7 @@ class DeclaredWeights : public LayerWeights {
   tensorflow::Output BatchNorm(const std::string& name, tensorflow::Output x, int64_t channels,
                                Activation activation) override;
 
-  // Writing the minibatch's running statistics back; to be passed to Minimize.
+  // The operations that write the running statistics back; to be passed to Minimize.
   const std::vector<tensorflow::Operation>& updates() const { return updates_; }
 
   struct Norm {
@@ -59,17 +59,17 @@ class DeclaredWeights : public LayerWeights {
 
 // Where an evaluation's BatchNorm statistics come from.
 enum class Statistics {
-  kRunning,   // what training left: of the member, or the members' mean
+  kRunning,   // as training left them: the member's, or the members' mean
   kStored,    // the states NAME/mean/SET and NAME/variance/SET
-  kMinibatch  // of the images at hand: to estimate what is to be stored
+  kMinibatch  // those of the current images, for estimating what is to be stored
 };
 
 // The name of a state of Statistics::kStored, [1, channels].
 std::string StoredStatistic(const std::string& batch_norm, const char* statistic, WeightSet set);
 
 // Reads the weights of a set; `member` is used by kCurrent, and by a BatchEnsemble, whose images
-// all belong to it. If there is `noise`, int64 [2], random layers draw with it; else they are what
-// they are on average.
+// all belong to it. With `noise`, int64 [2], random layers draw from it; without, they use their
+// mean.
 class EvaluatedWeights : public LayerWeights {
  public:
   EvaluatedWeights(LatePhase* late_phase, const ImageNetworkOptions& network,

@@ -46,7 +46,7 @@ Output LayerWeights::Kernel(const std::string& name, const TensorShape& shape) {
   const Output u = Weight(Part::kFactor, name + "/u", {Inputs(shape)}, Initial::Constant(1)),
                v = Weight(Part::kFactor, name + "/v", {Outputs(shape)}, Initial::Constant(1));
   if (!scope_.ok()) return Output();
-  // A minibatch has one member, and a kernel is much smaller than the images.
+  // A minibatch has one member, and scaling a kernel is cheaper than scaling the images.
   const auto scale = tf_ops::Mul(scope_, tf_ops::ExpandDims(scope_, u, 1), v);  // [in, out]
   return tf_ops::Mul(scope_, kernel, scale);
 }
@@ -91,7 +91,7 @@ Output LayerWeights::EnsembleLayer(const std::string& name, Output x, const Tens
 LastLayer LayerWeights::Head(const std::string& name, Output features, int64_t size,
                              int64_t classes) {
   if (form_ == KernelForm::kBatchEnsemble) {
-    // Its logits, in the form in which they are to be returned.
+    // Its logits, in the form in which a builder returns them.
     const Output logits = EnsembleLayer(
         name, features, TensorShape({size, classes}), true,
         [&](Output x, Output kernel) -> Output { return tf_ops::MatMul(scope_, x, kernel); });

@@ -1,5 +1,5 @@
-// The layers of an image network in terms of single weights: every form of kernel is written down
-// once, here, for weights that are declared, read (models/images/networks/image_weights.h) or only
+// The layers of an image network in terms of single weights: every form of kernel is written once,
+// here, for weights that are declared, read (models/images/networks/image_weights.h) or only
 // counted.
 #ifndef LATE_PHASE_MODELS_IMAGES_NETWORKS_LAYER_WEIGHTS_H_
 #define LATE_PHASE_MODELS_IMAGES_NETWORKS_LAYER_WEIGHTS_H_
@@ -12,7 +12,7 @@
 
 namespace late_phase {
 
-// What a weight is to the network; decides over members and weight decay.
+// The role of a weight in the network, which determines members and weight decay.
 enum class Part {
   kBody,       // kernels and biases
   kHead,       // the last layer's
@@ -27,8 +27,8 @@ struct Initial {
   static Initial Constant(double value) { return {Kind::kConstant, value, ""}; }
   static Initial Normal(double deviation) { return {Kind::kNormal, deviation, ""}; }
   static Initial Signs() { return {Kind::kSigns, 1, ""}; }  // 1 or -1, equally likely
-  // Columns of the given length, orthogonal to each other and to those that the group has already.
-  // Of E numbers each, no more than E can be: then a new set begins.
+  // Columns of the given length, orthogonal to each other and to those that the group already has.
+  // Only E columns of E numbers can be orthogonal; after that a new set begins.
   static Initial Orthogonal(std::string group, double length) {
     return {Kind::kOrthogonal, length, std::move(group)};
   }
@@ -48,7 +48,7 @@ class LayerWeights : public NetworkWeights {
   tensorflow::Output Uniform(tensorflow::Output shape) final;
 
  protected:
-  // `noise`, int64 [2], decides over all random numbers; empty: none are drawn.
+  // `noise`, int64 [2], determines all random numbers; empty: none are drawn.
   LayerWeights(const tensorflow::Scope& scope, const ImageNetworkOptions& network,
                tensorflow::DataType dtype, tensorflow::Output noise)
       : scope_(scope),
@@ -57,7 +57,7 @@ class LayerWeights : public NetworkWeights {
         dtype_(dtype),
         noise_(noise) {}
 
-  // A weight of `shape`, one member's if it has members.
+  // A weight of `shape`, which is one member's if it has members.
   virtual tensorflow::Output Weight(Part part, const std::string& name,
                                     const tensorflow::TensorShape& shape,
                                     const Initial& initial) = 0;

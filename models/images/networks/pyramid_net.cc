@@ -36,7 +36,7 @@ ImageNetwork BuildPyramidNet(const tensorflow::Scope& scope, const ImageNetworkO
   const int64_t blocks = (options.depth - 2) / 9;
   if (blocks < 1 || 9 * blocks + 2 != options.depth) {
     scope.UpdateStatus(absl::InvalidArgumentError(
-        absl::StrCat("`depth` must be 11, 20, …, 272, …, that is 9 times the blocks of a group and "
+        absl::StrCat("`depth` must be 11, 20, …, 272, …: 9 times the blocks per group, plus "
                      "2. Received: depth=",
                      options.depth)));
     return {};

@@ -3,8 +3,8 @@
 // block adds alpha / blocks channels to the 16 of the first convolution (rounded), and has four
 // times as many outputs. A block is BatchNorm, 1×1 convolution, BatchNorm, ReLU, 3×3 convolution,
 // BatchNorm, ReLU, 1×1 convolution, BatchNorm; ShakeDrop scales it, with a death rate that rises
-// linearly up to the last block's; it is added to its input, which is averaged over 2×2 pixels
-// where the resolution halves and padded with zero channels. No biases but the last layer's.
+// linearly to that of the last block; it is added to its input, which is averaged over 2×2 pixels
+// where the resolution halves and padded with zero channels. Only the last layer has biases.
 #ifndef LATE_PHASE_MODELS_IMAGES_NETWORKS_PYRAMID_NET_H_
 #define LATE_PHASE_MODELS_IMAGES_NETWORKS_PYRAMID_NET_H_
 

@@ -52,7 +52,7 @@ Output ShakeDrop(const tensorflow::Scope& scope, Output x, double death, Network
     return tf_ops::Add(scope, b, tf_ops::Mul(scope, tf_ops::Sub(scope, one, b), z));
   };
   const Output forward = factor(alpha), backward = factor(beta);
-  // Its value is forward · x; the gradient sees backward · x alone.
+  // Its value is forward · x; the gradient sees only backward · x.
   const auto hidden =
       tf_ops::StopGradient(scope, tf_ops::Mul(scope, x, tf_ops::Sub(scope, forward, backward)));
   return tf_ops::AddV2(scope, tf_ops::Mul(scope, x, backward), hidden);

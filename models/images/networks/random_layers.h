@@ -1,4 +1,4 @@
-// Layers that draw random numbers while a network is trained, and stand for their mean otherwise.
+// Layers that draw random numbers while a network is trained, and otherwise use their mean.
 #ifndef LATE_PHASE_MODELS_IMAGES_NETWORKS_RANDOM_LAYERS_H_
 #define LATE_PHASE_MODELS_IMAGES_NETWORKS_RANDOM_LAYERS_H_
 
@@ -6,8 +6,8 @@
 
 namespace late_phase {
 
-// Each number of x is dropped (0) with probability `rate`, else divided by 1 − rate. Where nothing
-// is drawn: x.
+// Each element of x is dropped (set to 0) with probability `rate`, or else divided by 1 − rate.
+// Where nothing is drawn: x.
 tensorflow::Output Dropout(const tensorflow::Scope& scope, tensorflow::Output x, double rate,
                            NetworkWeights* weights);
 

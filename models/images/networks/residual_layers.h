@@ -1,5 +1,5 @@
-// Convolutions and BatchNorms of residual networks, one after the other; what they keep for the
-// backward pass is counted.
+// Convolutions and BatchNorms of residual networks, in sequence, counting what they keep for the
+// backward pass.
 #ifndef LATE_PHASE_MODELS_IMAGES_NETWORKS_RESIDUAL_LAYERS_H_
 #define LATE_PHASE_MODELS_IMAGES_NETWORKS_RESIDUAL_LAYERS_H_
 

@@ -15,7 +15,7 @@ ImageNetwork BuildWideResNet(const tensorflow::Scope& scope, const ImageNetworkO
   const int64_t blocks = (options.depth - 4) / 6;
   if (blocks < 1 || 6 * blocks + 4 != options.depth) {
     scope.UpdateStatus(absl::InvalidArgumentError(
-        absl::StrCat("`depth` must be 10, 16, 22, 28, …, that is 6 times the blocks of a group and "
+        absl::StrCat("`depth` must be 10, 16, 22, 28, …: 6 times the blocks per group, plus "
                      "4. Received: depth=",
                      options.depth)));
     return {};

@@ -2,8 +2,8 @@
 // (depth − 4) / 6 blocks with 16, 32 and 64 times `width` channels, the second and third group at
 // half the resolution of the one before. A block is BatchNorm, ReLU, 3×3 convolution, twice, and is
 // added to its input; where the number of channels changes, to a 1×1 convolution of its normalised
-// and activated input. Dropout, if any, comes before a block's second convolution. No biases but
-// the last layer's.
+// and activated input. Dropout, if any, comes before a block's second convolution. Only the last
+// layer has biases.
 #ifndef LATE_PHASE_MODELS_IMAGES_NETWORKS_WIDE_RESNET_H_
 #define LATE_PHASE_MODELS_IMAGES_NETWORKS_WIDE_RESNET_H_
 

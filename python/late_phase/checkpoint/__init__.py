@@ -138,15 +138,15 @@ def save(model, run):
         value, before = variable.numpy(), opened.stored[name]
         if _has_members(variable) and not opened.contents.spawned and (value != value[0]).any():
             raise ValueError(
-                f"The members of `model` must be equal, because those of the run begin at step {opened.contents.start}. "
-                f"Received: different ones in {name}, for a checkpoint of step {opened.contents.step}"
+                f"The members of `model` must be equal, because the run spawns its own at step {opened.contents.start}. "
+                f"Received: different members in {name}, for a checkpoint of step {opened.contents.step}"
             )
         values[name] = value.reshape(before.shape).astype(before.dtype)
     bundle.replace(opened.checkpoint, opened.contents.with_variables(values))
 
 
 class _OpenRun:
-    """A run's newest checkpoint beside its network in Keras.
+    """A run's newest checkpoint, and its network in Keras.
 
     Attributes:
       checkpoint: its folder.
@@ -162,7 +162,7 @@ class _OpenRun:
         self.contents = bundle.read(self.checkpoint)
         if config["program"] not in _NETWORKS:
             raise ValueError(
-                f"`run` must be of `tools/latephase train {' or '.join(_NETWORKS)}`. Received: program={config['program']!r}"
+                f"`run` must be a run of `tools/latephase train {' or '.join(_NETWORKS)}`. Received: program={config['program']!r}"
             )
         self._networks = _NETWORKS[config["program"]]
         self.network = self._networks.build(config, self.contents)
@@ -173,7 +173,10 @@ class _OpenRun:
         }
         expected, shapes = _shapes(self.weights), _shapes(self.stored)
         for name, shape in shapes.items():
-            if shape == (1, *expected[name]):  # the program keeps one row where Keras has none
+            if shape == (
+                1,
+                *expected[name],
+            ):  # the program keeps one row where Keras has no such dimension
                 shapes[name] = expected[name]
         _require_same(expected, shapes, f"{self.checkpoint} must be of the network in config.toml")
 
@@ -185,7 +188,7 @@ class _OpenRun:
         }
 
     def averages(self):
-        """What SWA has made of `stored`."""
+        """The SWA averages of the weights in `stored`."""
         if not all(variable.trainable for variable in self.weights.values()):
             raise ValueError(
                 '`weights` must be "collapsed" for a network with BatchNorm: the statistics of its averages are estimated from the '
@@ -207,7 +210,7 @@ def _shapes(weights):
 
 
 def _require_same(expected, received, rule):
-    """Of two dicts, name -> shape."""
+    """Compares two dicts, name -> shape."""
     differences = [f"{name} missing" for name in sorted(expected.keys() - received.keys())]
     differences += [f"{name} unexpected" for name in sorted(received.keys() - expected.keys())]
     for name in sorted(expected.keys() & received.keys()):

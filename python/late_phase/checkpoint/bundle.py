@@ -13,17 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 _BUNDLE = "state"
-_INCOMPLETE = (
-    ".incomplete"  # the program's name too: whoever writes next clears what a killed process left
-)
-# What is not a variable of the training graph.
+_INCOMPLETE = ".incomplete"  # the program uses this name, too: the next writer removes what a killed process left
+# Entries that are not variables of the training graph.
 _OF_THE_FILE = "late_phase_checkpoint/"
 _SETTINGS = _OF_THE_FILE + "settings"
 _STEP = _OF_THE_FILE + "step"
 
 
 def _checkpoints(folder):
-    """Complete ones, oldest first: the numbers are padded, so names sort like steps."""
+    """The complete checkpoints, oldest first: the numbers are padded, so names sort like steps."""
     return (
         sorted(path for path in folder.iterdir() if path.name.startswith("step-"))
         if folder.is_dir()
@@ -53,7 +51,7 @@ class Contents:
         counters.
       step: minibatches done.
       members: K.
-      start: T0, the step at which the members begin.
+      start: T0, the step at which the members are spawned.
     """
 
     def __init__(self, tensors):
@@ -67,12 +65,12 @@ class Contents:
 
     @property
     def spawned(self):
-        """Whether the members have been spawned; before, only row 0 of a variable counts."""
-        # 0.1.0 did not say; there they were spawned by the first step after `start`.
+        """Whether the members have been spawned; before that, only row 0 of a variable counts."""
+        # 0.1.0 did not record it; there the first step after `start` spawned them.
         return bool(self.variables.get("late_phase/spawned", self.step > self.start))
 
     def with_variables(self, variables):
-        """All of this with other values for some variables."""
+        """The same contents with other values for some variables."""
         return Contents({**self._tensors, **variables})
 
     def write(self, prefix):
@@ -90,7 +88,7 @@ def read(checkpoint):
     """The `Contents` of a folder step-….
 
     Raises:
-      ValueError: it is damaged, or not of a training program.
+      ValueError: it is damaged, or was not written by a training program.
     """
     try:
         reader = tf.train.load_checkpoint(str(pathlib.Path(checkpoint) / _BUNDLE))
@@ -101,15 +99,15 @@ def read(checkpoint):
         ) from error
     if _SETTINGS not in tensors or _STEP not in tensors:
         raise ValueError(
-            f"The checkpoint must be one of tools/latephase train. Received: {checkpoint}, which has no {_SETTINGS}"
+            f"The checkpoint must be one that tools/latephase train wrote. Received: {checkpoint}, which has no {_SETTINGS}"
         )
     return Contents(tensors)
 
 
 def replace(checkpoint, contents):
-    """Puts `contents` in the place of `checkpoint`, a folder step-….
+    """Replaces `checkpoint`, a folder step-…, by one with `contents`.
 
-    A process that is killed at any moment leaves the old checkpoint or the new one, whole, as the
+    A process that is killed at any moment leaves the old checkpoint or the new one, complete, as the
     newest of the folder.
     """
     for name, value in contents.variables.items():
@@ -122,7 +120,7 @@ def replace(checkpoint, contents):
     contents.write(incomplete / _BUNDLE)
     for path in (*incomplete.iterdir(), incomplete):
         _sync(path)
-    # A folder cannot be renamed to one that is there, so the new one first gets a name that sorts after it.
+    # A folder cannot be renamed to one that exists, so the new one first gets a name that sorts after it.
     older = _checkpoints(folder)
     later = folder / (older[-1].name + "+")
     incomplete.rename(later)
@@ -134,7 +132,7 @@ def replace(checkpoint, contents):
 
 
 def _sync(path):
-    """Waits until a file is on the disk, or a folder's names."""
+    """Waits until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -50,7 +50,7 @@ def build(config, contents):
     x = keras.layers.Embedding(
         vocabulary, config["embedding"], embeddings_initializer=near_zero, **named("embedding")
     )(tokens)
-    # The controls of a network are called after it.
+    # The controls of a network are named after it.
     if config["model"] == "late-phase" or config["model"].startswith("rank1"):
         x = Rank1LSTM(
             members=contents.members, u_initializer=near_one, v_initializer=near_one, **lstm

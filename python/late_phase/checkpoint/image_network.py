@@ -36,7 +36,7 @@ def name_in_checkpoint(layer, weight):
 
 
 class _Layers:
-    """The layers that a configuration asks for."""
+    """The layers that a configuration specifies."""
 
     def __init__(self, config, members):
         self._config = config
@@ -150,7 +150,7 @@ class _Layers:
 
 
 def _require_layers_of_keras(config, networks):
-    """Refuses networks for which there are no layers."""
+    """Refuses networks that have no layers here."""
     if config["network"] not in networks:
         raise ValueError(
             f"`network` must be {' or '.join(networks)} to be built in Keras. Received: network={config['network']!r}"

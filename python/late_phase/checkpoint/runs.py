@@ -3,7 +3,7 @@
 import pathlib
 import tomllib
 
-# In the order in which they are trained; the last one that is there counts.
+# In the order in which they are trained; the last one found counts.
 _MODELS = ("base", "rank1", "late-phase")
 
 

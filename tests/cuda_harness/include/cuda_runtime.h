@@ -1,5 +1,5 @@
 // The CUDA that a kernel sees when the host compiler compiles it: stands in for the toolkit's
-// header of this name, so that the very sources that nvcc compiles run on the CPU, under checks.
+// header of this name, so that the same sources that nvcc compiles run on the CPU, with checks.
 //
 // Simulated: the threads of a block and their barriers, warps with shuffles and votes, shared
 // memory (kernels/cuda/shared.h), the limits of a launch, a device of two multiprocessors. Threads
@@ -7,10 +7,10 @@
 //
 // Not simulated: time; blocks that wait for each other (they hang); the order in which writes to
 // global memory reach other threads, and races there; registers and __launch_bounds__; fused
-// multiply-adds that nvcc makes of a * b + c by itself; streams, which are always idle. Of CUDA
-// there is what the kernels use: a missing function is a compile error here.
+// multiply-adds that nvcc makes from a * b + c by itself; streams, which are always idle. Of CUDA
+// only what the kernels use exists: a missing function is a compile error here.
 //
-// Stricter than a GPU: every lane that a mask names must exist and take part, also one that has
+// Stricter than a GPU: every lane that a mask names must exist and take part, even one that has
 // ended; and a barrier is the same one only on the same line of source.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_INCLUDE_CUDA_RUNTIME_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_INCLUDE_CUDA_RUNTIME_H_
@@ -68,7 +68,7 @@ struct dim3 {
   unsigned x, y, z;
 };
 
-// Of the thread that runs.
+// Of the running thread.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
@@ -105,7 +105,7 @@ T ShuffleValue(Shuffle kind, const Call& call, T value, int operand, int width) 
 }  // namespace cuda_harness
 }  // namespace late_phase
 
-// Barriers, votes and shuffles know where they are called.
+// Barriers, votes and shuffles know where they are called from.
 #define LATE_PHASE_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline void __syncthreads(LATE_PHASE_HERE) {
@@ -200,7 +200,7 @@ constexpr T max(T a, T b) {
   return a < b ? b : a;
 }
 
-// Global memory. Threads run one at a time, so nothing comes in between.
+// Global memory. Threads run one at a time, so nothing can intervene.
 template <typename T>
 T atomicAdd(T* address, T value) {
   return std::exchange(*address, *address + value);
@@ -211,7 +211,7 @@ T atomicMax(T* address, T value) {
 }
 inline void __threadfence() {}
 
-// The runtime. A launch runs at once and ends with success or with a finding, which is the text of
+// The runtime. A launch runs immediately and ends in success or in a finding, which is the text of
 // its error.
 enum cudaError_t {
   cudaSuccess = 0,

@@ -1,9 +1,10 @@
-// Shared memory that watches over its use: what kernels/cuda/shared.h is in the CUDA harness.
+// Shared memory that monitors its use: what kernels/cuda/shared.h is in the CUDA harness.
 //
 // Per element it knows the last write and the reads since then, each with its Moment (block.h). A
 // finding: an index out of range, a read of what no thread of the block has written, and two
 // accesses by different threads, one of them a write, that neither a barrier of the block nor,
-// within a warp, __syncwarp puts in order. Also writes of equal values, which a GPU would forgive.
+// within a warp, __syncwarp puts in order. This includes writes of equal values, which a GPU would
+// forgive.
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_INCLUDE_CUDA_SHARED_TRACKED_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_INCLUDE_CUDA_SHARED_TRACKED_H_
 
@@ -36,12 +37,12 @@ class SharedTracker {
   std::string Name(int64_t i) const;
 
   const size_t static_bytes_;
-  int64_t block_ = 0;  // the serial number of the block for which the elements hold
+  int64_t block_ = 0;  // the serial number of the block to which the elements belong
   std::vector<Element> elements_;
 };
 
 // An element that knows when it is read and written. Lives for one expression only: `auto x =
-// s[i]`, which would read later than on a GPU, does not compile in use.
+// s[i]`, which would read later than on a GPU, does not compile when it is used.
 template <typename T>
 class SharedElement {
  public:

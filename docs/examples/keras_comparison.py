@@ -54,7 +54,9 @@ late_phase.keras.reestimate_batch_norm(model, training)  # its statistics were t
 report("EMA", probabilities_of(model))
 
 # [swa]
-swa = late_phase.keras.SWA(start=6, dataset=training)  # BatchNorm statistics come from these images
+swa = late_phase.keras.SWA(
+    start=late_phase.keras.Epoch(6), dataset=training
+)  # BatchNorm statistics come from these images
 model = trained(conv_net(), keras.optimizers.SGD(0.05, momentum=0.9), callbacks=[swa])
 with swa.averaged():
     report("SWA", probabilities_of(model))

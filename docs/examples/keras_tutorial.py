@@ -70,7 +70,7 @@ def sgd():
 optimizer = late_phase.keras.LatePhaseOptimizer(
     sgd(), members=members, start=0, sigma=0.0, base_scale=1 / members
 )
-swa = late_phase.keras.SWA(start=epochs // 2, dataset=training)  # for BatchNorm's statistics
+swa = late_phase.keras.SWA(start="50%", dataset=training)  # for BatchNorm's statistics
 late.compile(optimizer, loss)
 late.fit(*training, batch_size=25, epochs=epochs, verbose=0, callbacks=[swa])
 

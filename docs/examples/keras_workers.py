@@ -61,7 +61,9 @@ place = folder if worker == 0 else os.path.join(folder, f"worker-{worker}")
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
 manager = tf.train.CheckpointManager(checkpoint, place, max_to_keep=1)
 checkpoint.restore(tf.train.latest_checkpoint(folder))
-swa = late_phase.keras.SWA(start=2, dataset=x, backup_dir=os.path.join(place, "swa"))
+swa = late_phase.keras.SWA(
+    start=late_phase.keras.Epoch(2), dataset=x, backup_dir=os.path.join(place, "swa")
+)
 swa.set_model(model)
 while epoch < epochs:
     swa.on_epoch_begin(epoch.numpy())

@@ -22,6 +22,7 @@ from late_phase.keras.any_layer import Members
 from late_phase.keras.conversion import collapse, convert
 from late_phase.keras.ensemble import ensemble
 from late_phase.keras.layers import BatchNormalization, Dense
+from late_phase.keras.member_metrics import MemberMetrics
 from late_phase.keras.optimizer import LatePhaseOptimizer
 from late_phase.keras.rank1 import Rank1Conv2D, Rank1Dense
 from late_phase.keras.rank1_lstm import Rank1LSTM, Rank1LSTMCell
@@ -35,6 +36,7 @@ __all__ = [
     "Dense",
     "Epoch",
     "LatePhaseOptimizer",
+    "MemberMetrics",
     "Members",
     "Rank1Conv2D",
     "Rank1Dense",

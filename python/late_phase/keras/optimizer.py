@@ -12,7 +12,7 @@ from late_phase.keras import incoming, private
 from late_phase.keras.fused_updates import FusedBase, FusedMembers, FusedRule
 from late_phase.keras.inner_optimizers import InnerOptimizers
 from late_phase.keras.member_gradients import member_row, require_one_member
-from late_phase.keras.members import MemberLayer, check_members, register
+from late_phase.keras.members import MemberLayer, check_members, mean_of_rows, register
 from late_phase.keras.rows import make_equal, rows_differ, spawn
 from late_phase.keras.sparse_gradients import dense
 from late_phase.keras.start import NEVER, check_start, step_of
@@ -177,9 +177,14 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         variable = self._parts.start
         if variable is None or self._start is None:
             return
-        with tf.init_scope(), private.strategy_of(self).scope():
-            if int(variable.numpy()) == NEVER:
-                variable.assign(step_of(self._start, model))
+        with tf.init_scope():
+            # Each copy by itself, as this may be called by a replica.
+            copies = private.strategy_of(self).experimental_local_results(variable.value)
+            if int(copies[0].numpy()) == NEVER:
+                history = getattr(model, "history", None)  # of `fit`
+                step = step_of(self._start, getattr(history, "params", None))
+                for copy in copies:
+                    copy.assign(step)
 
     def spawn(self):
         """Starts the members now, between two steps: for `start=None`, or before a planned start.
@@ -204,7 +209,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         strategy = private.strategy_of(self)
         with strategy.scope():
             # Rows may have come from elsewhere since the last step.
-            make_equal(self._parts.late_variables, tf.constant(False))
+            for late in self._parts.late_variables:
+                late.assign(tf.broadcast_to(mean_of_rows(late), late.shape))
             variable.assign(step)
             self._parts.unequal.assign(False)
             self._spawn(strategy)

@@ -10,7 +10,7 @@ NEVER = 2**62  # a step that no training reaches
 
 @register
 class Epoch:
-    """An epoch as the `start` of `LatePhaseOptimizer`: members start after that many epochs.
+    """A number of epochs: as the `start` of `LatePhaseOptimizer` or `SWA`, or the latter's `frequency`.
 
     Example:
 
@@ -19,14 +19,14 @@ class Epoch:
     ...     keras.optimizers.SGD(0.1), members=10, start=late_phase.keras.Epoch(30))
 
     Args:
-      number: the number of epochs before the members start, at least 1.
+      number: the number of epochs, at least 1; as `start`, of those that come before it.
 
     Raises:
       ValueError: `number` is out of range.
     """
 
     def __init__(self, number):
-        if not _is_integer(number) or number < 1:
+        if not is_integer(number) or number < 1:
             raise ValueError(
                 f"`number` must be an integer of at least 1. Received: number={number!r}"
             )
@@ -49,7 +49,7 @@ class Epoch:
         return cls(**config)
 
 
-def _is_integer(value):
+def is_integer(value):
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -62,29 +62,37 @@ def _percentage(start):
     return value if 0 < value < 100 else None
 
 
-def check_start(start):
+def check_start(start, or_none=True):
     """`start` as it is kept: an int, a percentage, an Epoch or None."""
-    if _is_integer(start) and start >= 0:
+    if is_integer(start) and start >= 0:
         return int(start)
-    if start is None or isinstance(start, Epoch):
+    if isinstance(start, Epoch) or start is None and or_none:
         return start
     if isinstance(start, str) and _percentage(start) is not None:
         return start
     raise ValueError(
-        '`start` must be an integer of at least 0, a percentage in (0, 100) as "60%", a late_phase.keras.Epoch, or None. '
-        f"Received: start={start!r}"
+        '`start` must be an integer of at least 0, a percentage in (0, 100) as "60%", '
+        f"{'a late_phase.keras.Epoch, or None' if or_none else 'or a late_phase.keras.Epoch'}. Received: start={start!r}"
     )
 
 
-def step_of(start, model):
-    """The step of a percentage or an Epoch in the `fit` of `model` that is running."""
-    params = getattr(getattr(model, "history", None), "params", None) or {}
-    steps, epochs = params.get("steps"), params.get("epochs")
+def size_of_fit(start, params):
+    """Steps per epoch and epochs of the `fit` that is running, which a `start` needs.
+
+    `params` are those that `fit` gives to callbacks, or None.
+    """
+    steps, epochs = ((params or {}).get(name) for name in ("steps", "epochs"))
     if not steps or not epochs:
         raise ValueError(
             "`start` must be a step where the number of steps is not known: in a loop of your own, in train_on_batch, and in the first epoch "
             f"of a dataset that does not tell its size. Received: start={start!r}"
         )
+    return steps, epochs
+
+
+def step_of(start, params):
+    """The step of a percentage or an Epoch in the `fit` that is running, from its beginning on."""
+    steps, epochs = size_of_fit(start, params)
     if isinstance(start, Epoch):
         return start.number * steps
     return max(1, round(_percentage(start) / 100 * steps * epochs))
@@ -116,7 +124,7 @@ class StartOnPlateau(keras.callbacks.Callback):
 
     def __init__(self, monitor="val_loss", patience=5, min_delta=0.0, mode="min"):
         super().__init__()
-        if not _is_integer(patience) or patience < 1:
+        if not is_integer(patience) or patience < 1:
             raise ValueError(
                 f"`patience` must be an integer of at least 1. Received: patience={patience!r}"
             )

@@ -1,4 +1,4 @@
-"""SWA's files: the average after each of the last samples, complete or not there at all."""
+"""SWA's files: the average after each of the last epochs with a sample, complete or not there."""
 
 import os
 import re
@@ -10,38 +10,46 @@ _KEPT = 2
 
 
 class SampleFiles:
-    """A folder with a file per sample, swa-EPOCH.npz, of which the newest are kept."""
+    """A folder with a file per epoch with samples, swa-EPOCH.npz, of which the newest are kept."""
 
     def __init__(self, folder):
         self._folder = os.fspath(folder)
 
     def epochs(self):
-        """Of the samples there are, in order."""
+        """Of the files there are, in order."""
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
         return sorted(
             int(match[1]) for match in map(re.compile(r"swa-(\d+)\.npz").fullmatch, names) if match
         )
 
-    def write(self, epoch, samples, averages):
-        """Keeps the average of `samples` samples, the last of which is `epoch`'s."""
+    def write(self, epoch, samples, position, arrays):
+        """Keeps the average of `samples` samples at the end of `epoch`; `position` is the last's."""
         os.makedirs(self._folder, exist_ok=True)
         path = self._path(epoch)
         with open(path + ".part", "wb") as file:
             np.savez(
                 file,
                 samples=samples,
-                **{f"weight_{i}": average for i, average in enumerate(averages)},
+                position=position,
+                **{f"weight_{i}": array for i, array in enumerate(arrays)},
             )
             file.flush()
             os.fsync(file.fileno())
         os.replace(path + ".part", path)
         self.discard(self.epochs()[:-_KEPT])
 
+    def position(self, epoch):
+        """Of the last sample, in the units of SWA's frequency."""
+        with np.load(self._path(epoch)) as content:
+            # Files of 0.1.0 have none: all samples were taken at the end of an epoch.
+            return int(content["position"]) if "position" in content else epoch + 1
+
     def read(self, epoch):
-        """(samples, averages)."""
+        """(samples, arrays)."""
         with np.load(self._path(epoch)) as content:
             return int(content["samples"]), [
-                content[f"weight_{i}"] for i in range(len(content.files) - 1)
+                content[f"weight_{i}"]
+                for i in range(sum(name.startswith("weight_") for name in content.files))
             ]
 
     def discard(self, epochs):

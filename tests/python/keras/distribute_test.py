@@ -61,12 +61,12 @@ def late_phase_optimizer(name, start=START):
     )
 
 
-def fit(strategy, name, start=START, synchronized=True):
+def fit(strategy, name, start=START, synchronized=True, callbacks=()):
     with strategy.scope():
         model = make_model(synchronized)
         model.compile(late_phase_optimizer(name, start), LOSS(from_logits=True))
     x, y = data()
-    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=list(callbacks))
     return model
 
 
@@ -137,6 +137,20 @@ def test_sparse_gradients_on_two_devices_are_those_of_one(name):
     one, two = trained(tf.distribute.get_strategy()), trained(two_devices())
     expect_equal(two, one)
     expect_replicas_in_step([*two.weights, *two.optimizer.variables])
+
+
+@pytest.mark.parametrize("start", ["33%", None])
+def test_other_starts_on_two_devices_are_their_step(start):
+    class Spawn(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if start is None and batch == START - 1:
+                self.model.optimizer.spawn()
+
+    one = fit(tf.distribute.get_strategy(), "adam")
+    two = fit(two_devices(), "adam", start, callbacks=[Spawn()])
+    expect_equal(two, one)
+    expect_replicas_in_step([*two.weights, *two.optimizer.variables])
+    assert two.optimizer.start == START
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import late_phase.keras
+from late_phase.keras import Epoch
 
 # Two replicas for tf.distribute; must be said before TensorFlow starts.
 tf.config.set_logical_device_configuration(
@@ -360,7 +361,10 @@ class Weights(keras.callbacks.Callback):
 )
 def test_epochs_that_are_sampled(start, frequency, sampled):
     """The first one at the end of epoch start + frequency, counted from 1."""
-    model, swa = stock_model(), late_phase.keras.SWA(start, frequency, dataset=data()[0])
+    model, swa = (
+        stock_model(),
+        late_phase.keras.SWA(start and Epoch(start), Epoch(frequency), dataset=data()[0]),
+    )
     swa.set_model(model)
     samples = []
     for epoch in range(6):
@@ -375,7 +379,7 @@ def test_average_of_a_late_phase_training():
     """The members are spawned between the first sample and the second. Training does not notice."""
     alone, model = late_model(), late_model()
     fit(alone, [], epochs=4)
-    weights, swa = Weights(), late_phase.keras.SWA(0, 1, dataset=data()[0])
+    weights, swa = Weights(), late_phase.keras.SWA(0, dataset=data()[0])
     x, _ = data()
 
     def use(epoch, logs):
@@ -411,7 +415,7 @@ def test_average_of_a_late_phase_training():
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_own_weights_come_back_after_an_exception(error):
     model = stock_model()
-    swa = late_phase.keras.SWA(1, dataset=data()[0])
+    swa = late_phase.keras.SWA(Epoch(1), dataset=data()[0])
     fit(model, [swa], epochs=3)
     before = state(model)
     with pytest.raises(error):
@@ -423,7 +427,7 @@ def test_own_weights_come_back_after_an_exception(error):
 
 def test_own_weights_come_back_if_the_data_fails():
     model = stock_model()
-    swa = late_phase.keras.SWA(1, dataset=Fails())
+    swa = late_phase.keras.SWA(Epoch(1), dataset=Fails())
     fit(model, [swa], epochs=3)
     before = state(model)
     for use in (swa.apply, swa.averaged().__enter__):
@@ -450,7 +454,7 @@ class Counted:
 
 def test_statistics_are_estimated_once_per_sample_and_when_needed():
     model, counted = stock_model(), Counted()
-    swa = late_phase.keras.SWA(1, dataset=counted)
+    swa = late_phase.keras.SWA(Epoch(1), dataset=counted)
     fit(model, [swa], epochs=4)
     assert counted.passes == 0
     for _ in range(2):
@@ -470,7 +474,7 @@ def test_statistics_are_estimated_once_per_sample_and_when_needed():
 
 def test_a_new_training_begins_a_new_average():
     model = stock_model()
-    swa, weights = late_phase.keras.SWA(1, dataset=data()[0]), Weights()
+    swa, weights = late_phase.keras.SWA(Epoch(1), dataset=data()[0]), Weights()
     fit(model, [swa], epochs=3)
     fit(model, [swa, weights], epochs=2)
     assert swa.samples == 1
@@ -488,8 +492,10 @@ def test_half_types_are_averaged_in_float():
     values = [1.0, 1.0078125, 1.0, 1.0]  # of neighbours in bfloat16
     for epoch, value in enumerate(values):
         model.layers[0].kernel.assign(np.full((4, 1), value))
+        swa.on_epoch_begin(epoch)
         swa.on_epoch_end(epoch)
-    np.testing.assert_array_equal(swa._averages[0][1], np.full((4, 1), np.mean(values), "float32"))
+    average = swa._average.values()[0]
+    np.testing.assert_array_equal(average, np.full((4, 1), np.mean(values), "float32"))
 
 
 # --- going on after an interruption
@@ -520,7 +526,7 @@ def averages(swa, model):
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    model, swa = stock_model(), late_phase.keras.SWA(1, 2, dataset=data()[0])
+    model, swa = stock_model(), late_phase.keras.SWA(Epoch(1), Epoch(2), dataset=data()[0])
     fit(model, [swa], epochs=7)
     return averages(swa, model)
 
@@ -539,7 +545,9 @@ def test_killed_training_goes_on(order, at, tmp_path, uninterrupted):
     def run(how):
         model, swa = (
             stock_model(),
-            late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path / "swa"),
+            late_phase.keras.SWA(
+                Epoch(1), Epoch(2), dataset=data()[0], backup_dir=tmp_path / "swa"
+            ),
         )
         backup = keras.callbacks.BackupAndRestore(tmp_path / "weights")
         fit(model, ORDERS[order](backup, swa, Kill(at, how)), epochs=7)
@@ -558,7 +566,7 @@ import swa_test as t
 import late_phase.keras
 
 model = t.stock_model()
-swa = late_phase.keras.SWA(1, 2, dataset=t.data()[0], backup_dir={folder!r} + "/swa")
+swa = late_phase.keras.SWA(t.Epoch(1), t.Epoch(2), dataset=t.data()[0], backup_dir={folder!r} + "/swa")
 backup = keras.callbacks.BackupAndRestore({folder!r} + "/weights")
 t.fit(model, [swa, backup, t.Kill(5, lambda: os.kill(os.getpid(), signal.SIGKILL))], epochs=7)
 """
@@ -574,7 +582,7 @@ def test_process_killed_by_the_system_goes_on(tmp_path, uninterrupted):
     assert run.returncode == -signal.SIGKILL, run.stderr
     model, swa = (
         stock_model(),
-        late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path / "swa"),
+        late_phase.keras.SWA(Epoch(1), Epoch(2), dataset=data()[0], backup_dir=tmp_path / "swa"),
     )
     fit(model, [swa, keras.callbacks.BackupAndRestore(tmp_path / "weights")], epochs=7)
     assert averages(swa, model) == uninterrupted
@@ -606,7 +614,7 @@ def test_an_old_average_does_not_enter_a_new_training(tmp_path, uninterrupted):
     for epochs in (5, 7):
         model, swa = (
             stock_model(),
-            late_phase.keras.SWA(1, 2, dataset=data()[0], backup_dir=tmp_path),
+            late_phase.keras.SWA(Epoch(1), Epoch(2), dataset=data()[0], backup_dir=tmp_path),
         )
         fit(model, [swa], epochs=epochs)
     assert averages(swa, model) == uninterrupted
@@ -646,23 +654,23 @@ def on_another_model():
     [
         (
             lambda: late_phase.keras.SWA(-1),
-            "`start` must be an integer of at least 0. Received: start=-1",
+            "`start` must be an integer of at least 0, a percentage .* or a late_phase.keras.Epoch. Received: start=-1",
         ),
         (
             lambda: late_phase.keras.SWA(1.5),
-            "`start` must be an integer of at least 0. Received: start=1.5",
+            "`start` must be an integer of at least 0.* Received: start=1.5",
         ),
         (
             lambda: late_phase.keras.SWA(0, 0),
-            "`frequency` must be an integer of at least 1. Received: frequency=0",
+            "`frequency` must be an integer of at least 1, of steps, or a late_phase.keras.Epoch. Received: frequency=0",
         ),
         (
-            lambda: late_phase.keras.SWA(2, 3).averaged().__enter__(),
+            lambda: late_phase.keras.SWA(Epoch(2), Epoch(3)).averaged().__enter__(),
             "the first one is taken at the end of epoch 5. Received: samples=0",
         ),
-        (lambda: late_phase.keras.SWA(2).apply(), "There must be a sample to average"),
+        (lambda: late_phase.keras.SWA(Epoch(2)).apply(), "There must be a sample to average"),
         (
-            lambda: fit(stock_model(), [late_phase.keras.SWA(9)]),
+            lambda: fit(stock_model(), [late_phase.keras.SWA(Epoch(9))]),
             "`dataset` must be given.*Received: dataset=None, a model with .*normal",
         ),
         (on_another_model, "A callback averages one set of weights"),
@@ -703,7 +711,7 @@ def test_two_replicas():
             ]
         )
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    weights, swa = Weights(), late_phase.keras.SWA(1, dataset=data()[0])
+    weights, swa = Weights(), late_phase.keras.SWA(Epoch(1), dataset=data()[0])
     fit(model, [weights, swa], epochs=4)
 
     def copies():

@@ -142,22 +142,17 @@ def bench_targets(options):
     )
 
 
-def make_parser():
-    me = locations.command()
-    parser = Parser(
-        prog=me,
-        allow_abbrev=False,
-        formatter_class=Formatter,
-        description="Trains, evaluates and compares networks with late-phase weights.",
-        epilog=f"`{me} COMMAND --help` describes a command. "
-        "The last five work only in the repository.",
-    )
-    commands = parser.add_subparsers(
-        title="commands", dest="command", metavar="COMMAND", parser_class=Parser
-    )
-    parser.commands = commands.choices
+class Commands:
+    """The sub-commands of a parser."""
+
+    def __init__(self, parser):
+        self.commands = parser.add_subparsers(
+            title="commands", dest="command", metavar="COMMAND", parser_class=Parser
+        )
+        parser.commands = self.commands.choices
 
     def add(
+        self,
         name,
         run,
         help,
@@ -167,7 +162,7 @@ def make_parser():
         first=None,
         **options,
     ):
-        one = commands.add_parser(
+        one = self.commands.add_parser(
             name,
             help=help,
             description=description or f"{help[0].upper()}{help[1:]}.",
@@ -184,19 +179,39 @@ def make_parser():
         )
         return one
 
-    def add_untouched(name, run, help, targets=(), first=None, **options):
+    def add_untouched(self, name, run, help, targets=(), first=None, **options):
         """A command whose arguments argparse leaves alone, whatever they begin with; `first` is the
         name of a required one.
         """
-        one = add(
+        one = self.add(
             name, run, help, targets, first=first, add_help=False, prefix_chars="\0", **options
         )
         if first:
             one.add_argument(first, nargs="?", help=argparse.SUPPRESS)
         one.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
+
+def make_parser():
+    me = locations.command()
+    parser = Parser(
+        prog=me,
+        allow_abbrev=False,
+        formatter_class=Formatter,
+        description="Trains, evaluates and compares networks with late-phase weights.",
+        epilog=f"`{me} COMMAND --help` describes a command. "
+        "The last five work only in the repository.",
+    )
+    commands = Commands(parser)
+    add_program_commands(commands, me)
+    add_run_commands(commands, me)
+    add_repository_commands(commands, me)
+    return parser
+
+
+def add_program_commands(commands, me):
+    """What the C++ program does: its flags are its own."""
     programs = ",".join(TRAINED)
-    add_untouched(
+    commands.add_untouched(
         "train",
         train,
         "train networks: enwik8 (text) or cifar (images)",
@@ -206,19 +221,26 @@ def make_parser():
         usage=f"{me} train {{{programs}}} [FLAG]...",
         epilog=f"`{me} train enwik8 --help` lists the flags of a program.",
     )
-    add_untouched(
+    commands.add_untouched(
         "eval", run_program, "evaluate the weights of trained runs, and ensembles of runs", PROGRAM
     )
-    add_untouched("sample", run_program, "write text with a trained run", PROGRAM)
-    add_untouched("nqp", run_program, "the noisy quadratic problem: table, plot, results", PROGRAM)
-    one = add("plot", plot, "draw the plots of a run, a sweep or an evaluation again")
+    commands.add_untouched("sample", run_program, "write text with a trained run", PROGRAM)
+    commands.add_untouched(
+        "nqp", run_program, "the noisy quadratic problem: table, plot, results", PROGRAM
+    )
+
+
+def add_run_commands(commands, me):
+    """What is made from finished runs, and sweeps, which train them."""
+    programs = ",".join(TRAINED)
+    one = commands.add("plot", plot, "draw the plots of a run, a sweep or an evaluation again")
     one.add_argument(
         "folder",
         metavar="RUN",
         help="the folder of a run, of several runs, of a sweep or of an evaluation",
     )
     add_sweep(
-        add(
+        commands.add(
             "sweep",
             sweep,
             "train with several values of settings and compare",
@@ -228,7 +250,7 @@ def make_parser():
             usage=f"{me} sweep {{{programs}}} --over SETTING=VALUE,... [OPTION]... [FLAG OF train]...",
         )
     )
-    one = add(
+    one = commands.add(
         "report",
         report,
         "one HTML page about runs and sweeps: metrics, curves, settings",
@@ -244,7 +266,7 @@ def make_parser():
         "--out", default="report.html", metavar="FILE", help="the page (default: report.html)"
     )
     one.add_argument("--title", default="Training runs", help="its title")
-    one = add(
+    one = commands.add(
         "advise",
         advise,
         "what a run would gain from SWA, accumulation, a lower rate or a late phase",
@@ -253,7 +275,7 @@ def make_parser():
     one.add_argument(
         "folder", metavar="RUN", help="the folder of a finished run, or of several runs"
     )
-    one = add(
+    one = commands.add(
         "completion",
         completion,
         "a script for your shell that completes commands and flags",
@@ -261,14 +283,17 @@ def make_parser():
         description=f"Completion of commands and flags, for ~/.bashrc:\n\n  source <({me} completion bash)",
     )
     one.add_argument("shell", choices=["bash"])
-    add(
+    commands.add(
         "version",
         version,
         "versions of the project, TensorFlow, compiler and CUDA; CPU features",
         ("@cuda//:runtime",),
     )
 
-    add_untouched(
+
+def add_repository_commands(commands, me):
+    """What works only in the repository."""
+    commands.add_untouched(
         "bench",
         in_repository("bench"),
         f"run a benchmark: {', '.join(BENCHMARKS)}",
@@ -278,27 +303,29 @@ def make_parser():
         usage=f"{me} bench {{{','.join(BENCHMARKS)}}} [FLAG]...",
         epilog="\n".join(f"  {name:12}{what}" for name, what in BENCHMARKS.items()),
     )
-    one = add(
+    one = commands.add(
         "cuda-report",
         in_repository("cuda_report"),
         "registers and spills of the CUDA kernels",
         ("//kernels:cuda_reports", *LIBRARY),
     )
     one.add_argument("--write", action="store_true", help="also record them in docs/results")
-    one = add("docs", in_repository("docs"), "build the documentation as a website with search")
+    one = commands.add(
+        "docs", in_repository("docs"), "build the documentation as a website with search"
+    )
     one.add_argument("--out", metavar="DIR", help="the folder for the site; created if necessary")
     one.set_defaults(
         check=lambda options: (
             None if options.out else "docs needs --out and the folder for the site"
         )
     )
-    add_untouched(
+    commands.add_untouched(
         "python",
         in_repository("python"),
         "run the project's Python, in which `import late_phase` works",
         LIBRARY,
     )
-    one = add(
+    one = commands.add(
         "wheel",
         in_repository("wheel"),
         "build the packages as a wheel for pip, and check it",
@@ -310,7 +337,6 @@ def make_parser():
             None if options.out else "wheel needs --out and the folder for the wheel"
         )
     )
-    return parser
 
 
 SWEEP = """Trains a program with several values of its settings, each an ordinary run, and compares the results.

@@ -34,7 +34,12 @@ TrainingClock::TrainingClock(const GraphContext& graph, Variables* variables) {
   time = tf_ops::Cast(host, step, tensorflow::DT_DOUBLE);
   auto number = [&](int64_t value) -> Output { return tf_ops::Const(host, value); };
   late = tf_ops::GreaterEqual(host, step, number(graph.options.start));
-  const auto since = tf_ops::Sub(host, step, number(graph.options.start));
+  Output begin = number(graph.options.start);
+  if (graph.options.restart_every > 0) {
+    const auto done = tf_ops::FloorMod(host, step, number(graph.options.restart_every));
+    begin = tf_ops::Maximum(host, begin, tf_ops::Sub(host, step, done));
+  }
+  const auto since = tf_ops::Sub(host, step, begin);
   auto when_late = [&](Output value, int64_t before) -> Output {
     return tf_ops::Cast(host, tf_ops::SelectV2(host, late, value, number(before)),
                         tensorflow::DT_INT32);

@@ -1,8 +1,9 @@
 // What every part of the optimizer's graph is built with, and its clock.
 //
 // Member and position in the cycle come from the step counter t: before T0 the cycle is 1 and every
-// step updates the base at once; from T0 on, minibatch t uses member (t − T0) mod K. So one static
-// graph serves the whole run.
+// step updates the base at once; from T0 on, minibatch t uses member (t − T0) mod K, or counts from
+// the start of its epoch (LatePhaseOptions::restart_every). So one static graph serves the
+// whole run.
 #ifndef LATE_PHASE_OPTIMIZERS_GRAPH_CONTEXT_H_
 #define LATE_PHASE_OPTIMIZERS_GRAPH_CONTEXT_H_
 

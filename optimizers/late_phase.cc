@@ -152,7 +152,7 @@ void LatePhase::CheckMinimize(const UpdateRule& base, const UpdateRule& members)
   }
 }
 
-std::vector<Output> LatePhase::Gradients(Output loss) const {
+std::vector<Output> LatePhase::Gradients(Output loss) {
   std::vector<Output> values, gradients;
   for (const TrainedWeight& weight : weights_) values.push_back(weight.value);
   const absl::Status status = tensorflow::AddSymbolicGradients(scope(), {loss}, values, &gradients);
@@ -161,6 +161,7 @@ std::vector<Output> LatePhase::Gradients(Output loss) const {
         "`loss` must be differentiable by every declared weight. Received: ", status.message())));
     return {};
   }
+  for (size_t i = 0; i < weights_.size(); ++i) weights_[i].gradient = gradients[i];
   if (options().clip_norm > 0) return ClipGradients(graph_, clock_, weights_, gradients);
   return gradients;
 }
@@ -180,6 +181,16 @@ std::vector<Operation> LatePhase::UpdateWeights(const UpdateRule& base, const Up
         ApplyRule(graph_, clock_, after, rule, gradients[i], &weights_[i], &variables_));
   }
   return updates;
+}
+
+std::vector<Operation> LatePhase::DropSums() const {
+  std::vector<Operation> drops;
+  for (const TrainedWeight& weight : weights_) {
+    if (weight.sum.node() == nullptr) continue;
+    const Output zeros = ZerosInGraph(scope(), graph_.dtype, weight.shape);
+    drops.push_back(tf_ops::AssignVariableOp(scope(), weight.sum, zeros).operation);
+  }
+  return drops;
 }
 
 std::vector<Operation> LatePhase::SpawnMembers() const {
@@ -223,6 +234,7 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
   if (options().swa_start >= 0) {
     swa_ = Group("swa", {TakeSample(graph_, absl::MakeSpan(weights_), &variables_)});
   }
+  if (options().restart_every > 0 && options().cycle > 1) drop_ = Group("drop", DropSums());
   if (!spawns.empty()) {
     // The flag is set by the same run of the graph that spawns.
     const auto mark =
@@ -239,13 +251,34 @@ absl::Status LatePhase::Minimize(Output loss, const UpdateRule& base, const Upda
 Output LatePhase::ReadRows(Output handle, tensorflow::DataType dtype, WeightSet set,
                            tensorflow::Input which) {
   if (set == WeightSet::kCurrent) return ops::ReadMember(scope(), handle, which, dtype);
-  const tensorflow::Scope& host = graph_.host;
-  const Output first = ops::ReadMember(scope(), handle, tf_ops::Const(host, 0), dtype);
+  const Output first = ops::ReadMember(scope(), handle, tf_ops::Const(graph_.host, 0), dtype);
   if (options().members == 1) return first;
+  return tf_ops::SelectV2(scope(), Spawned(), ops::Collapse(scope(), handle, dtype), first);
+}
+
+Output LatePhase::Spawned() {
+  const tensorflow::Scope& host = graph_.host;
   const auto mark =
       tf_ops::ReadVariableOp(host, spawned_.Handle(&variables_), tensorflow::DT_INT64);
-  const auto spawned = tf_ops::Greater(host, mark, tf_ops::Const<int64_t>(host, 0));
-  return tf_ops::SelectV2(scope(), spawned, ops::Collapse(scope(), handle, dtype), first);
+  return tf_ops::Greater(host, mark, tf_ops::Const<int64_t>(host, 0));
+}
+
+Output LatePhase::ReadMembers(const std::string& name) {
+  auto rows = [&](Output handle, tensorflow::DataType dtype) -> Output {
+    const auto stack = tf_ops::ReadVariableOp(scope(), handle, dtype);
+    if (options().members == 1) return stack;
+    const Output first = ops::ReadMember(scope(), handle, tf_ops::Const(graph_.host, 0), dtype);
+    return tf_ops::SelectV2(scope(), Spawned(), stack, tf_ops::ExpandDims(scope(), first, 0));
+  };
+  for (const TrainedWeight& weight : weights_) {
+    if (weight.name == name && weight.late_phase) return rows(weight.handle, graph_.dtype);
+  }
+  for (const ModelState& state : states_) {
+    if (state.name == name && state.late_phase) return rows(state.handle, state.dtype);
+  }
+  scope().UpdateStatus(absl::InvalidArgumentError(
+      absl::StrCat("`name` must be a weight or a state with members. Received: name=", name)));
+  return Output();
 }
 
 Output LatePhase::ReadWeight(const TrainedWeight& weight, WeightSet set, tensorflow::Input which) {

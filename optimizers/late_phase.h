@@ -8,7 +8,8 @@
 //
 // A late-phase variable is [K, …] from the start; row 0 is φ0 until T0 = `start`. What must happen
 // between steps (spawning at T0, SWA) is a target of its own that optimizers/run.h calls when it is
-// due. This class only builds the graph, of parts that have a file each:
+// due, and so is dropping the gradients of an unfinished cycle. This class only builds the graph,
+// of parts that have a file each:
 //
 //   late_phase_options.h  the settings          graph_context.h  scopes, and the clock t
 //   variables.h           what checkpoints see  trained_weights.h  what was declared
@@ -85,13 +86,18 @@ class LatePhase {
   // over time.
   tensorflow::Output Read(const std::string& name, WeightSet set, tensorflow::Input which = 0);
 
+  // All members of a weight or state that has any, [K, …]; before T0 each row is row 0.
+  tensorflow::Output ReadMembers(const std::string& name);
+
   // The weights that were declared, in their order; states are not among them.
+  const std::vector<TrainedWeight>& weights() const { return weights_; }
   std::vector<std::string> weight_names() const;
 
   // Names of the nodes to run. Empty before Minimize.
   const std::string& zero_target() const { return zero_; }  // sets variables that start at zero
   const std::string& train_target() const { return train_; }
   const std::string& spawn_target() const { return spawn_; }  // empty: nothing to spawn
+  const std::string& drop_target() const { return drop_; }    // empty: nothing is ever dropped
   const std::string& swa_target() const { return swa_; }      // empty: no SWA
 
   // Everything a checkpoint holds.
@@ -104,19 +110,23 @@ class LatePhase {
  private:
   // Checks whether Minimize may be called now; errors go into the scope's status.
   void CheckMinimize(const UpdateRule& base, const UpdateRule& members) const;
-  // The gradients by every weight. Empty after an error, which is in the scope's status.
-  std::vector<tensorflow::Output> Gradients(tensorflow::Output loss) const;
+  // The gradients by every weight, clipped. Empty after an error, which is in the scope's status.
+  std::vector<tensorflow::Output> Gradients(tensorflow::Output loss);
   // The operations that update the weights, each in its turn after `computed`.
   std::vector<tensorflow::Operation> UpdateWeights(const UpdateRule& base,
                                                    const UpdateRule& members,
                                                    const std::vector<tensorflow::Output>& gradients,
                                                    tensorflow::Operation computed);
+  // The operations that clear the sums of gradients.
+  std::vector<tensorflow::Operation> DropSums() const;
   // The operations that make the members.
   std::vector<tensorflow::Operation> SpawnMembers() const;
   tensorflow::Output ReadWeight(const TrainedWeight& weight, WeightSet set,
                                 tensorflow::Input which);
   tensorflow::Output ReadRows(tensorflow::Output handle, tensorflow::DataType dtype, WeightSet set,
                               tensorflow::Input which);
+  // bool: the members exist.
+  tensorflow::Output Spawned();
   std::string Group(const std::string& name,
                     const std::vector<tensorflow::Operation>& operations) const;
 
@@ -126,7 +136,7 @@ class LatePhase {
   SpawnMark spawned_;
   std::vector<TrainedWeight> weights_;
   std::vector<ModelState> states_;
-  std::string zero_, train_, spawn_, swa_;
+  std::string zero_, train_, spawn_, drop_, swa_;
   std::string base_text_, members_text_;
 };
 

@@ -1,5 +1,6 @@
 #include "optimizers/late_phase_options.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,11 @@ absl::Status LatePhaseOptions::Check() const {
   if (cycle < 0) return Complain("cycle", "at least 1, or 0 for `members`", cycle);
   if (cycle != 0 && members > 1 && cycle != members) {
     return Complain("cycle", "equal to `members`, or `members` 1", cycle);
+  }
+  if (restart_every < 0) return Complain("restart_every", "at least 0", restart_every);
+  if (restart_every > 0 && restart_every < std::max(cycle, members)) {
+    return Complain("restart_every", "at least `cycle`, or the base never takes a step, or 0",
+                    restart_every);
   }
   if (!(sigma >= 0) || std::isinf(sigma)) return Complain("sigma", "finite and >= 0", sigma);
   if (!(base_scale > 0 && base_scale <= 1)) return Complain("base_scale", "in (0, 1]", base_scale);
@@ -49,6 +55,10 @@ absl::Status LatePhaseOptions::Check() const {
   return absl::OkStatus();
 }
 
+int64_t LatePhaseOptions::SinceRestart(int64_t t) const {
+  return t - (restart_every > 0 ? std::max(start, t - t % restart_every) : start);
+}
+
 Settings LatePhaseOptions::Text() const {
   Settings text = {{"members", absl::StrCat(members)},
                    {"start", absl::StrCat(start)},
@@ -63,6 +73,7 @@ Settings LatePhaseOptions::Text() const {
                    {"seed", absl::StrCat(seed[0], ",", seed[1])}};
   // What is not used is left out: such a run is the same as before the setting existed.
   if (swag_rank > 0) text.push_back({"swag_rank", absl::StrCat(swag_rank)});
+  if (restart_every > 0) text.push_back({"restart_every", absl::StrCat(restart_every)});
   if (base_decay_scale != 1) {
     text.push_back({"base_decay_scale", NumberText(base_decay_scale)});
   }

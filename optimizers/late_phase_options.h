@@ -20,6 +20,10 @@ struct LatePhaseOptions {
   // Minibatches per base update from T0 on; 0: same as members. With one member there is nothing to
   // train in turn, and the weights declared with AddMembers take the same steps.
   int64_t cycle = 0;
+  // Minibatches after which the cycle begins anew with member 0, counted from t = 0: an epoch's.
+  // The base gradients of a cycle that is not finished by then are dropped. 0: cycles run on, and
+  // nothing is dropped.
+  int64_t restart_every = 0;
   double sigma = 0;       // σ0 of the noise at spawning
   double base_scale = 1;  // γ, from T0 on
   // Factor on the base's weight decay, from T0 on. The paper's 1 lets the decay act once in a
@@ -38,6 +42,8 @@ struct LatePhaseOptions {
   int64_t seed[2] = {0, 0};  // of the spawning noise
 
   [[nodiscard]] absl::Status Check() const;
+  // The minibatches before t since cycles last began anew. REQUIRES: t >= start.
+  int64_t SinceRestart(int64_t t) const;
   Settings Text() const;  // of every setting
 };
 

@@ -92,6 +92,7 @@ Run::Run(const LatePhase& late_phase, int threads, Settings settings)
       zero_(late_phase.zero_target()),
       train_(late_phase.train_target()),
       spawn_(late_phase.spawn_target()),
+      drop_(late_phase.drop_target()),
       swa_(late_phase.swa_target()),
       saved_(late_phase.saved()),
       settings_(late_phase.Text()),
@@ -171,6 +172,9 @@ absl::Status Run::MakeTrainCall(const Feeds& feeds, absl::Span<const std::string
 absl::StatusOr<std::vector<Tensor>> Run::Step(const Feeds& feeds,
                                               absl::Span<const std::string> fetches) {
   if (step_ == options_.start && !spawn_.empty()) TF_RETURN_IF_ERROR(Spawn());
+  const bool restarts =
+      !drop_.empty() && step_ > options_.start && options_.SinceRestart(step_) == 0;
+  if (restarts) TF_RETURN_IF_ERROR(session_->Run({}, {}, {drop_}, nullptr));
   TF_RETURN_IF_ERROR(MakeTrainCall(feeds, fetches));
   std::vector<Tensor> tensors, outputs;
   for (const auto& [name, tensor] : feeds) tensors.push_back(tensor);

@@ -47,10 +47,10 @@ class Run {
   // Sets all variables to their initial values, t = 0.
   [[nodiscard]] absl::Status Initialize();
 
-  // One minibatch: at step T0 spawns first; trains; takes an SWA sample if one is due.
-  // If it fails after spawning, the members stay, and repeating it does not spawn again. Returns
-  // what `fetches` name. The names of feeds and fetches are looked up when they change, so a loop
-  // over minibatches passes them in the same order.
+  // One minibatch: at step T0 spawns first; drops the gradients of a cycle that ends unfinished;
+  // trains; takes an SWA sample if one is due. If it fails after spawning, the members stay, and
+  // repeating it does not spawn again. Returns what `fetches` name. The names of feeds and fetches
+  // are looked up when they change, so a loop over minibatches passes them in the same order.
   absl::StatusOr<std::vector<tensorflow::Tensor>> Step(const Feeds& feeds,
                                                        absl::Span<const std::string> fetches = {});
 
@@ -117,7 +117,7 @@ class Run {
   void Modernize(CheckpointState* state) const;
 
   LatePhaseOptions options_;
-  std::string zero_, train_, spawn_, swa_;
+  std::string zero_, train_, spawn_, drop_, swa_;
   std::vector<SavedVariable> saved_;
   Settings settings_;
   int threads_;

@@ -16,8 +16,10 @@ struct TrainedWeight {
   bool reads_stack = false;          // the model reads all rows
   bool decays = true;                // under weight decay
   tensorflow::Output handle, value;  // value: what the model reads and is differentiated by
+  tensorflow::Output gradient;       // of a minibatch's loss, not clipped; known after Minimize
   tensorflow::TensorShape shape;     // of the variable
   tensorflow::Output average;        // handle; SWA only
+  tensorflow::Output sum;            // handle; of gradients accumulated over a cycle
   // Slots of the members, to be reset at T0.
   std::vector<tensorflow::Output> slots;
   tensorflow::Output count;

@@ -128,7 +128,7 @@ Operation ApplyRule(const GraphContext& graph, const TrainingClock& clock,
   }
   Output sum = weight->handle;
   if (base && graph.options.cycle > 1) {
-    sum = variables->DeclareZero(weight->name + "/sum", graph.dtype, weight->shape);
+    sum = weight->sum = variables->DeclareZero(weight->name + "/sum", graph.dtype, weight->shape);
   }
   auto add_slot = [&](const char* suffix) {
     weight->slots.push_back(variables->DeclareZero(absl::StrCat(weight->name, "/", suffix),

@@ -50,7 +50,10 @@ struct CifarOptions : Recipe {
   double momentum = 0.9;
   double weight_decay = 5e-4;
   double member_weight_decay = -1;  // of the members, from T0 on; -1: same as weight_decay
-  bool reestimate = false;  // re-estimate the BatchNorm statistics of collapsed weights, too
+  // How BatchNorm is collapsed: "mean" averages scale, offset and statistics; "affine" averages
+  // the members' maps (AffineNorm); "reestimated" is like "mean", but re-estimates the statistics
+  // for the averaged weights. Those of SWA are always re-estimated.
+  std::string batch_norm_collapse = "mean";
 
   bool batch_ensemble() const { return model == "batch-ensemble"; }
 };
@@ -66,6 +69,10 @@ struct CifarData {
                                           int64_t train_images, int64_t validation_images,
                                           int64_t test_images);
 };
+
+// Networks that trial_weights() can read besides those named after a weight set: the collapsed one,
+// whatever CifarOptions::batch_norm_collapse is.
+inline constexpr char kCollapsedMean[] = "collapsed-mean", kCollapsedAffine[] = "collapsed-affine";
 
 using Probabilities = std::vector<double>;  // [images, classes]
 
@@ -93,6 +100,7 @@ class Cifar : public Task {
   std::string epoch_loss() const override { return epoch_loss_; }
   absl::StatusOr<std::unique_ptr<Run>> MakeRun(int threads) override;
   absl::StatusOr<Run::Feeds> Batch(int64_t t) override;
+  const LatePhase& weights() const override { return *weights_; }
   Metrics LossMetrics(double loss) const override { return {{"loss", loss}}; }
   absl::StatusOr<Metrics> Evaluate(Run* run, Split split, WeightSet set, int32_t member) override;
   absl::StatusOr<MemberMetrics> EvaluateMembers(Run* run, Split split) override;
@@ -138,6 +146,10 @@ class Cifar : public Task {
   // Of the members.
   Schedule MemberDecay() const;
 
+  // Where the statistics of a set's network come from, and whether they are estimated.
+  Statistics EvaluationStatistics(WeightSet set) const;
+  // kAffine if BatchNorm has members to be averaged, else what is the same: kRunning.
+  Statistics AffineStatistics() const;
   bool Reestimates(WeightSet set) const;
   [[nodiscard]] absl::Status Reestimate(Run* run, WeightSet set);
   // Mean and variance of each BatchNorm of the set's network, [1, channels].

@@ -37,9 +37,22 @@ Tensor SampleNoise(int64_t seed, int64_t sample, int64_t part) {
 }  // namespace
 
 // Averages over time were never trained as such, so they have no statistics of their own.
+Statistics Cifar::EvaluationStatistics(WeightSet set) const {
+  if (set == WeightSet::kSwa) return Statistics::kStored;
+  if (set == WeightSet::kCurrent || options_.batch_norm_collapse == "mean") {
+    return Statistics::kRunning;
+  }
+  if (options_.batch_norm_collapse == "reestimated") return Statistics::kStored;
+  return AffineStatistics();
+}
+
+Statistics Cifar::AffineStatistics() const {
+  return options_.parts.norms() && members() > 1 ? Statistics::kAffine : Statistics::kRunning;
+}
+
 bool Cifar::Reestimates(WeightSet set) const {
-  if (set == WeightSet::kSwa) return plan_.late_phase.swa_start >= 0;
-  return set == WeightSet::kCollapsed && options_.reestimate;
+  const bool there = set != WeightSet::kSwa || plan_.late_phase.swa_start >= 0;
+  return there && EvaluationStatistics(set) == Statistics::kStored;
 }
 
 Cifar::EvaluatedNetwork Cifar::BuildEvaluation(WeightSet set) {
@@ -71,7 +84,7 @@ Cifar::EvaluatedNetwork Cifar::BuildEvaluation(WeightSet set) {
         scope_, tf_ops::MatMul(scope_, network.features, network.kernel), network.bias);
     return scope_.ok() ? result.name() : "";
   };
-  const Statistics statistics = Reestimates(set) ? Statistics::kStored : Statistics::kRunning;
+  const Statistics statistics = EvaluationStatistics(set);
   built.logits = logits(statistics);
   if (scope_.ok() && network_.dropout > 0) {
     const Output noise =
@@ -86,20 +99,31 @@ Cifar::EvaluatedNetwork Cifar::BuildEvaluation(WeightSet set) {
 }
 
 void Cifar::BuildTrialWeights() {
-  TrialWeights::Statistics statistics;
-  for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
-    if (networks_.count(set) == 0) continue;
+  auto network = [&](WeightSet set, Statistics statistics) {
+    TrialWeights::Network built{set, {}};
     for (const Estimated& norm : networks_.at(WeightSet::kCurrent).norms) {
       for (const char* statistic : {"mean", "variance"}) {
         const std::string name = absl::StrCat(norm.name, "/", statistic);
-        statistics[set][name] =
-            Reestimates(set)
+        built.own[name] =
+            statistics == Statistics::kStored
                 ? weights_->Read(StoredStatistic(norm.name, statistic, set), WeightSet::kCurrent)
                 : weights_->Read(name, set);
       }
+      if (statistics != Statistics::kAffine) continue;
+      const AffineNorm affine(weights_.get(), norm.name);
+      built.own[norm.name + "/scale"] = affine.scale;
+      built.own[norm.name + "/offset"] = affine.offset;
     }
+    return built;
+  };
+  std::map<std::string, TrialWeights::Network> networks = {
+      {kCollapsedMean, network(WeightSet::kCollapsed, Statistics::kRunning)},
+      {kCollapsedAffine, network(WeightSet::kCollapsed, AffineStatistics())}};
+  for (const WeightSet set : {WeightSet::kCollapsed, WeightSet::kSwa}) {
+    if (networks_.count(set) > 0)
+      networks[WeightSetName(set)] = network(set, EvaluationStatistics(set));
   }
-  trial_weights_ = std::make_unique<TrialWeights>(weights_.get(), statistics);
+  trial_weights_ = std::make_unique<TrialWeights>(weights_.get(), networks);
 }
 
 // One pass over the training images, in the minibatches of the first epoch, weighted by their size.

@@ -52,7 +52,8 @@ absl::StatusOr<Flatness> Measure(Cifar* task, Run* run, const ImageView& images,
                                  const FlatnessOptions& options) {
   const TrialWeights* trial = task->trial_weights();
   Flatness flatness;
-  TF_ASSIGN_OR_RETURN(const TrialWeights::Plain plain, trial->Read(run, options.set));
+  TF_ASSIGN_OR_RETURN(const TrialWeights::Plain plain,
+                      trial->Read(run, WeightSetName(options.set)));
   TF_ASSIGN_OR_RETURN(flatness.loss, TrialLoss(task, run, images, plain));
   if (options.progress) options.progress();
   for (const double sigma : options.sigmas) {

@@ -9,35 +9,35 @@ namespace late_phase {
 
 using tensorflow::Tensor;
 
-TrialWeights::TrialWeights(LatePhase* late_phase, const Statistics& statistics)
+TrialWeights::TrialWeights(LatePhase* late_phase, const std::map<std::string, Network>& networks)
     : trained_(late_phase->weight_names()) {
-  for (const auto& [set, of_set] : statistics) {
-    std::map<std::string, tensorflow::Output> outputs = of_set;
-    for (const std::string& name : trained_) outputs[name] = late_phase->Read(name, set);
+  for (const auto& [network, built] : networks) {
+    sets_[network] = built.set;
+    std::map<std::string, tensorflow::Output> outputs = built.own;
+    for (const std::string& name : trained_) {
+      if (outputs.count(name) == 0) outputs[name] = late_phase->Read(name, built.set);
+    }
     if (!late_phase->scope().ok()) return;
     for (const SavedVariable& saved : late_phase->saved()) {
       const auto found = outputs.find(saved.name);
       if (found == outputs.end()) continue;
       Variable& variable = variables_[saved.name];
-      variable.plain[set] = found->second.name();
+      variable.plain[network] = found->second.name();
       variable.read = saved.read;
       variable.shape = saved.shape;
     }
   }
 }
 
-absl::StatusOr<TrialWeights::Plain> TrialWeights::Read(Run* run, WeightSet set) const {
-  std::vector<std::string> reads;
-  for (const auto& [name, variable] : variables_) {
-    const auto found = variable.plain.find(set);
-    if (found == variable.plain.end()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("this run has no ", WeightSetName(set), " weights"));
-    }
-    reads.push_back(found->second);
+absl::StatusOr<TrialWeights::Plain> TrialWeights::Read(Run* run, const std::string& network) const {
+  const auto set = sets_.find(network);
+  if (set == sets_.end()) {
+    return absl::FailedPreconditionError(absl::StrCat("this run has no ", network, " weights"));
   }
+  std::vector<std::string> reads;
+  for (const auto& [name, variable] : variables_) reads.push_back(variable.plain.at(network));
   // Through Evaluate, which first estimates the statistics if the run does that.
-  TF_ASSIGN_OR_RETURN(const std::vector<Tensor> values, run->Evaluate(set, {}, reads));
+  TF_ASSIGN_OR_RETURN(const std::vector<Tensor> values, run->Evaluate(set->second, {}, reads));
   Plain plain;
   size_t i = 0;
   for (const auto& [name, variable] : variables_) plain[name] = values[i++];

@@ -1,7 +1,7 @@
 // Temporarily replaces a trained network's weights for an evaluation: by perturbed ones, or by
 // samples of a distribution over weights. Nothing is ever saved.
 //
-//   TF_ASSIGN_OR_RETURN(TrialWeights::Plain weights, trial->Read(run, WeightSet::kCollapsed));
+//   TF_ASSIGN_OR_RETURN(TrialWeights::Plain weights, trial->Read(run, "collapsed"));
 //   … change weights …
 //   trial->Assign(run, weights);   // WeightSet::kCurrent, member 0 is now that network
 //   … evaluate …
@@ -26,16 +26,21 @@ class TrialWeights {
   // weight or of a row.
   using Plain = std::map<std::string, tensorflow::Tensor>;
 
-  // Adds to the graph what reads the plain networks: after Minimize, before the run is created.
-  // statistics: by set, the states that belong to the network, each with what reads it.
-  using Statistics = std::map<WeightSet, std::map<std::string, tensorflow::Output>>;
-  TrialWeights(LatePhase* late_phase, const Statistics& statistics);
+  // A network that can be read: the trained weights of a set, and `own`, what reads its statistics
+  // and the weights that differ from the set's, by the names of their variables.
+  struct Network {
+    WeightSet set;
+    std::map<std::string, tensorflow::Output> own;
+  };
+
+  // Adds to the graph what reads the networks, by name: after Minimize, before the run is created.
+  TrialWeights(LatePhase* late_phase, const std::map<std::string, Network>& networks);
 
   // The trained variables, in the order of their declaration.
   const std::vector<std::string>& trained() const { return trained_; }
 
-  // The network of a set that has statistics: its trained weights, and its statistics.
-  absl::StatusOr<Plain> Read(Run* run, WeightSet set) const;
+  // One of the networks: its trained weights, and its statistics.
+  absl::StatusOr<Plain> Read(Run* run, const std::string& network) const;
 
   // Writes the values into every row of their variables; other variables keep what they have. What
   // was there before the first call is kept for Restore.
@@ -50,11 +55,12 @@ class TrialWeights {
                                            const tensorflow::Tensor& value) const;
 
   struct Variable {
-    std::map<WeightSet, std::string> plain;  // nodes: the value in the network of a set
-    std::string read;                        // the variable
+    std::map<std::string, std::string> plain;  // nodes: the value in each network
+    std::string read;                          // the variable
     tensorflow::TensorShape shape;
   };
 
+  std::map<std::string, WeightSet> sets_;  // of the networks
   std::map<std::string, Variable> variables_;
   std::vector<std::string> trained_;
   Plain before_;

@@ -199,9 +199,10 @@ absl::Status Enwik8::BuildTraining() {
   const Output state_h = weights_->AddState("state_h", zero),
                state_c = weights_->AddState("state_c", zero);
   if (!scope_.ok()) return scope_.status();
-  auto carried = [&](Output state) -> Output {
-    const auto value = tf_ops::ReadVariableOp(scope_, state, dtype_);
-    return tf_ops::SelectV2(scope_, fresh, tf_ops::ZerosLike(scope_, value), value);
+  const auto before_h = tf_ops::ReadVariableOp(scope_, state_h, dtype_),
+             before_c = tf_ops::ReadVariableOp(scope_, state_c, dtype_);
+  auto carried = [&](Output before) -> Output {
+    return tf_ops::SelectV2(scope_, fresh, tf_ops::ZerosLike(scope_, before), before);
   };
   auto keep = [&](Output state, Output value) {
     return tf_ops::AssignVariableOp(scope_, state, value).operation;
@@ -214,7 +215,7 @@ absl::Status Enwik8::BuildTraining() {
   };
   const Output tokens = fed("tokens"), labels = fed("labels");
   const CharLstm network(scope_, network_, read, weights_->member(), tokens, labels,
-                         carried(state_h), carried(state_c), /*is_training=*/true);
+                         carried(before_h), carried(before_c), /*is_training=*/true);
   const Output loss = tf_ops::Mean(scope_.WithOpName("loss"), network.losses, 0);
   if (!scope_.ok()) return scope_.status();
   const EpochMean epoch(weights_.get(), loss, plan_.steps_per_epoch);
@@ -222,6 +223,8 @@ absl::Status Enwik8::BuildTraining() {
   labels_ = labels.node()->name();
   loss_ = loss.name();
   epoch_loss_ = epoch.mean.name();
+  carried_ = {{before_h.value.name(), network.final_h.name()},
+              {before_c.value.name(), network.final_c.name()}};
 
   UpdateRule adam = UpdateRule::Adam(options_.learning_rate, options_.epsilon);
   adam.beta1 = options_.beta1;

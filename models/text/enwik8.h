@@ -55,6 +55,8 @@ class Enwik8 : public Task {
   std::string epoch_loss() const override { return epoch_loss_; }
   absl::StatusOr<std::unique_ptr<Run>> MakeRun(int threads) override;
   absl::StatusOr<Run::Feeds> Batch(int64_t t) override;
+  const LatePhase& weights() const override { return *weights_; }
+  std::vector<CarriedState> carried() const override { return carried_; }
   Metrics LossMetrics(double loss) const override;
   absl::StatusOr<Metrics> Evaluate(Run* run, Split split, WeightSet set, int32_t member) override;
   absl::StatusOr<MemberMetrics> EvaluateMembers(Run* run, Split split) override;
@@ -92,7 +94,8 @@ class Enwik8 : public Task {
   tensorflow::Scope scope_;
   std::unique_ptr<LatePhase> weights_;
   TrainingStreams streams_;
-  std::string tokens_, labels_;    // fed in training
+  std::string tokens_, labels_;  // fed in training
+  std::vector<CarriedState> carried_;
   std::string loss_, epoch_loss_;  // fetched
   std::map<WeightSet, TextInference> inference_;
 };

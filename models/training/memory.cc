@@ -24,6 +24,8 @@ double TrainingBytes(const TrainingNumbers& numbers, const LatePhaseOptions& opt
   if (options.swa_start >= 0) variables += weights;
   // In a step: a copy of the member's rows, what the backward pass needs, and the gradients.
   double transient = numbers.members + numbers.minibatch + numbers.base + numbers.members;
+  // An evaluation sums the members' gradients in double precision to compare them.
+  if (K > 1) transient += sizeof(double) / number_bytes * numbers.base;
   // Spawning allocates new slots, most of them (measured) before the old ones are freed.
   if (K > 1) transient = std::max(transient, 0.93 * numbers.slots * K * numbers.members);
   if (options.swag_rank > 0) {

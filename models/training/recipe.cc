@@ -75,6 +75,16 @@ absl::StatusOr<TrainPlan> PlanTraining(const Recipe& recipe, int64_t steps_per_e
     late_phase.base_scale = recipe.gamma;
     late_phase.base_decay_scale = recipe.base_decay_scale;
   }
+  if (recipe.restart_cycle && (at_t0 == AtT0::kMembers || at_t0 == AtT0::kAccumulate)) {
+    if (steps_per_epoch < recipe.members) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "`members` must be at most ", steps_per_epoch,
+          ", the minibatches of an epoch, if each epoch begins a cycle of its own: else none is "
+          "ever finished. Received: members=",
+          recipe.members, ", restart_cycle=true"));
+    }
+    late_phase.restart_every = steps_per_epoch;
+  }
   if (at_t0 == AtT0::kAccumulate) late_phase.cycle = recipe.members;
   if (recipe.late_phase()) {
     late_phase.members = recipe.members;

@@ -34,6 +34,7 @@ struct Recipe {
   double gamma = 1;             // γ of the base's step
   double base_decay_scale = 1;  // on the base's weight decay, from T0 on
   bool freeze_base = false;     // from T0 on, only the members are trained
+  bool restart_cycle = false;   // each epoch starts a new cycle; an unfinished one is dropped
   double late_rate = 0;  // of the control lower-rate; 0: what accumulation's noise corresponds to
   // Epochs before averaging begins, -1: never; the first sample follows swa_every later.
   double swa_start = 40;

@@ -114,11 +114,19 @@ tensorflow::Event ScalarEvent(int64_t step, const std::string& prefix, const Met
 
 }  // namespace
 
-absl::Status RunFolder::LogTraining(int64_t step, double epoch, const Metrics& metrics) {
-  Json line = {{"kind", "train"}, {"step", step}, {"epoch", epoch}};
+absl::Status RunFolder::Log(const char* kind, int64_t step, double epoch, const Metrics& metrics) {
+  Json line = {{"kind", kind}, {"step", step}, {"epoch", epoch}};
   Append(metrics, &line);
-  events_->WriteEvent(ScalarEvent(step, "train", metrics));
+  events_->WriteEvent(ScalarEvent(step, kind, metrics));
   return Write(line.dump());
+}
+
+absl::Status RunFolder::LogTraining(int64_t step, double epoch, const Metrics& metrics) {
+  return Log("train", step, epoch, metrics);
+}
+
+absl::Status RunFolder::LogMembers(int64_t step, double epoch, const Metrics& metrics) {
+  return Log("members", step, epoch, metrics);
 }
 
 absl::Status RunFolder::LogEvaluation(int64_t step, double epoch, const std::string& split,

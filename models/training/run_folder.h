@@ -37,6 +37,8 @@ class RunFolder {
   // {"kind": "evaluation", …, "split": "validation", "weights": "collapsed", metrics}
   [[nodiscard]] absl::Status LogEvaluation(int64_t step, double epoch, const std::string& split,
                                            const std::string& weights, const Metrics& metrics);
+  // {"kind": "members", …, metrics}, of models/training/member_metrics.h
+  [[nodiscard]] absl::Status LogMembers(int64_t step, double epoch, const Metrics& metrics);
 
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoint"; }
@@ -46,6 +48,9 @@ class RunFolder {
  private:
   RunFolder() = default;
   [[nodiscard]] absl::Status Write(const std::string& line);
+  // A line, and TensorBoard's KIND/NAME of each metric.
+  [[nodiscard]] absl::Status Log(const char* kind, int64_t step, double epoch,
+                                 const Metrics& metrics);
 
   std::string path_;
   double earlier_seconds_ = 0;

@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "models/training/prefetch.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -35,7 +37,7 @@ class Training {
         folder_(folder),
         options_(options),
         first_(run->step()),
-        batches_([task](int64_t t) { return task->Batch(t); }, first_, options.steps),
+        batches_([this](int64_t t) { return Batch(t); }, first_, options.steps),
         line_{first_, 0, 0, 0} {}
 
   absl::StatusOr<TrainEnd> ToTheEnd() {
@@ -65,6 +67,12 @@ class Training {
   // The trained model is left for the caller to evaluate, on every split.
   bool EvaluationIsDue() const {
     return options_.evaluate_every > 0 && !Last() && run_->step() % options_.evaluate_every == 0;
+  }
+
+  // Minibatches are prepared ahead of time by another thread.
+  absl::StatusOr<Run::Feeds> Batch(int64_t t) {
+    const absl::MutexLock lock(&batch_mutex_);
+    return task_->Batch(t);
   }
 
   absl::Status NotFinite(absl::string_view what) const {
@@ -129,7 +137,8 @@ class Training {
       TF_RETURN_IF_ERROR(folder_->LogEvaluation(run_->step(), Epoch(), SplitName(task_->watched()),
                                                 WeightSetName(set), metrics));
     }
-    return absl::OkStatus();
+    return LogMembers(
+        *task_, [this](int64_t t) { return Batch(t); }, run_, folder_);
   }
 
   Task* const task_;
@@ -137,6 +146,7 @@ class Training {
   RunFolder* const folder_;
   const TrainOptions& options_;
   const int64_t first_;  // step
+  absl::Mutex batch_mutex_;
   Prefetcher<absl::StatusOr<Run::Feeds>> batches_;
   const double begin_ = Now();
   double training_ = 0;  // seconds inside minibatches, in this process
@@ -178,6 +188,17 @@ int64_t Task::MembersAt(int64_t step) const {
   return HasMembers(plan().late_phase, step) ? members() : 1;
 }
 
+absl::Status LogMembers(const Task& task, const MakeMinibatch& minibatch, Run* run,
+                        RunFolder* folder) {
+  if (!HasMembers(run->options(), run->step())) return absl::OkStatus();
+  TF_ASSIGN_OR_RETURN(Metrics metrics, MemberSpread(task.weights(), run));
+  TF_ASSIGN_OR_RETURN(const std::optional<double> agreement,
+                      GradientAgreement(task.weights(), task.carried(), minibatch, run));
+  if (agreement.has_value()) metrics["gradient_agreement"] = *agreement;
+  return folder->LogMembers(run->step(), static_cast<double>(run->step()) / task.steps_per_epoch(),
+                            metrics);
+}
+
 bool HasAverage(const LatePhaseOptions& options, int64_t step) {
   return options.swa_start >= 0 && step >= options.swa_start;
 }
@@ -188,7 +209,7 @@ bool HasMembers(const LatePhaseOptions& options, int64_t step) {
 
 int32_t LastMember(const LatePhaseOptions& options, int64_t step) {
   if (!HasMembers(options, step)) return 0;
-  return static_cast<int32_t>((step - 1 - options.start) % options.members);
+  return static_cast<int32_t>(options.SinceRestart(step - 1) % options.members);
 }
 
 absl::StatusOr<TrainEnd> Train(Task* task, Run* run, RunFolder* folder,

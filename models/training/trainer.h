@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "models/training/member_metrics.h"
 #include "models/training/recipe.h"
 #include "models/training/run_folder.h"
 #include "optimizers/run.h"
@@ -49,8 +50,13 @@ class Task {
   // outlive it.
   virtual absl::StatusOr<std::unique_ptr<Run>> MakeRun(int threads) = 0;
 
-  // The feeds of minibatch t, a function of t alone. Called on another thread.
+  // The feeds of minibatch t, a function of t alone. Called by one thread at a time, not always the
+  // same one.
   virtual absl::StatusOr<Run::Feeds> Batch(int64_t t) = 0;
+
+  // What is trained, and what a minibatch hands on to the next one.
+  virtual const LatePhase& weights() const = 0;
+  virtual std::vector<CarriedState> carried() const { return {}; }
 
   // A mean training loss in the task's own terms.
   virtual Metrics LossMetrics(double loss) const = 0;
@@ -104,6 +110,11 @@ struct TrainEnd {
 // Trains from where `run` stands to the end and leaves a checkpoint there.
 absl::StatusOr<TrainEnd> Train(Task* task, Run* run, RunFolder* folder,
                                const TrainOptions& options);
+
+// Logs how far the members are apart (models/training/member_metrics.h); nothing while there are
+// none. `minibatch` is Task::Batch, or what guards it.
+[[nodiscard]] absl::Status LogMembers(const Task& task, const MakeMinibatch& minibatch, Run* run,
+                                      RunFolder* folder);
 
 // Whether SWA has taken a sample by this step.
 bool HasAverage(const LatePhaseOptions& options, int64_t step);

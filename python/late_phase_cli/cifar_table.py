@@ -1,6 +1,6 @@
 """The table of a CIFAR run, or of a folder of runs, beside the paper's figures."""
 
-from late_phase_cli import metric_names, run_table, text_table
+from late_phase_cli import metric_names, model_differences, run_table, text_table
 
 # Test accuracy in % by network, dataset, training images and control (control_of); for SGD, or for SWA where stated.
 PAPER = {
@@ -109,7 +109,8 @@ def render(config, results):
             ]
             cells = [run_table.number(of(column), column.digits) for column in columns]
             rows.append([model.capitalize() + suffix, *cells, paper.get(model + suffix, "–")])
-    return text_table.render([head, f"test {heads[0]}", *heads[1:], "paper: accuracy %"], rows)
+    lines = text_table.render([head, f"test {heads[0]}", *heads[1:], "paper: accuracy %"], rows)
+    return lines + model_differences.render("cifar", runs)
 
 
 def render_cost(config, result):

@@ -1,6 +1,6 @@
 """The tables of an enwik8 run, or of a folder of runs: the results beside the paper's, and what each part contributes."""
 
-from late_phase_cli import paired, run_table, text_table
+from late_phase_cli import model_differences, run_table, text_table
 
 # Bits per character: train, test, test with SWA.
 PAPER = {
@@ -18,20 +18,6 @@ CONTROLS = {
     "lower-rate": "Base, lower rate from T0 on",
     "decay": "Base, rate falling to 0 from T0 on",
 }
-
-
-# The differences that answer a question: (name, model, minus this model).
-DIFFERENCES = (
-    ("Late-phase against Base", "late-phase", "base"),
-    ("Base + Rank1 against Base", "rank1", "base"),
-    ("Late-phase against Base + Rank1", "late-phase", "rank1"),
-    (
-        "Late-phase against accumulation on the same network: what the members add",
-        "late-phase",
-        "rank1-accumulation",
-    ),
-)
-SETS = {"collapsed": "test", "swa": "test with SWA"}
 
 
 def bpc(result, split, weights=None):
@@ -67,60 +53,7 @@ def render(results):
         ],
         rows,
     )
-    return lines + render_differences(runs) + render_members(runs)
-
-
-def differences(runs):
-    """[(name, {weights: paired.Difference})] of the test BPC, for those DIFFERENCES whose runs exist."""
-    of = {
-        (model, weights): {
-            run["seed"]: value
-            for run in runs
-            if run["model"] == model and (value := bpc(run, "test", weights)) is not None
-        }
-        for model in {model for _, *pair in DIFFERENCES for model in pair}
-        for weights in SETS
-    }
-    found = []
-    for name, model, other in DIFFERENCES:
-        its = {
-            weights: one
-            for weights in SETS
-            if (one := paired.difference(of[model, weights], of[other, weights]))
-        }
-        if its:
-            found.append((name, its))
-    return found
-
-
-def difference_rows(found):
-    """Heads, rows and the sentence that explains them; cells are strings. `found`: from differences()."""
-    several = any(one.seeds > 1 for _, its in found for one in its.values())
-    weights = [name for name in SETS if any(name in its for _, its in found)]
-    heads = ["difference in bits per character"]
-    for name in weights:
-        heads += [SETS[name], "better in"] if several else [SETS[name]]
-    rows = []
-    for name, its in found:
-        cells = [name]
-        for one in map(its.get, weights):
-            cells.append(one.number() if one else "–")
-            if several:
-                cells.append(f"{one.won} of {one.seeds} seeds" if one else "–")
-        rows.append(cells)
-    if several:
-        note = "Mean over the seeds, each against itself, with its 95 % interval; below 0 the first is better."
-    else:
-        note = "Below 0 the first is better. One seed is no evidence: --seeds 5 gives an interval."
-    return heads, rows, note
-
-
-def render_differences(runs):
-    found = differences(runs)
-    if not found:
-        return []
-    heads, rows, note = difference_rows(found)
-    return ["", *text_table.render(heads, rows), "", note]
+    return lines + model_differences.render("enwik8", runs) + render_members(runs)
 
 
 def render_members(runs):

@@ -3,9 +3,9 @@
 import collections
 
 from late_phase_cli import (
-    enwik8_table,
     files,
     metric_names,
+    model_differences,
     plot,
     report_evaluation,
     report_page,
@@ -214,18 +214,20 @@ def sweep_section(source, anchor):
 
 
 def differences_table(runs):
-    """(table, note) that compares the models of an enwik8 folder, seed by seed; (None, "") for other runs."""
+    """(table, note) that compares the models of a folder, seed by seed; (None, "") if there is nothing to compare."""
     finished = [
         {"model": run.config["model"], "seed": run.config["seed"], "test": tests_of(run.results)}
         for run in runs
     ]
     models = [(run["model"], run["seed"]) for run in finished]
-    if {run.config["program"] for run in runs} != {"enwik8"} or len(set(models)) < len(models):
+    programs = {run.config["program"] for run in runs}
+    if len(programs) != 1 or len(set(models)) < len(models):
         return None, ""  # several trainings: which runs belong together is not known
-    found = enwik8_table.differences(finished)
+    (program,) = programs
+    found = model_differences.differences(program, finished)
     if not found:
         return None, ""
-    heads, rows, note = enwik8_table.difference_rows(found)
+    heads, rows, note = model_differences.table(program, found)
     cells = [[name, *(report_page.Cell(text, ["number"]) for text in row)] for name, *row in rows]
     heads = [heads[0], *(report_page.Cell(head, ["number"]) for head in heads[1:])]
     return report_page.Table(heads, cells), note

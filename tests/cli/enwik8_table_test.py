@@ -3,7 +3,7 @@
 import numpy
 import pytest
 import scipy.stats
-from late_phase_cli import enwik8_table
+from late_phase_cli import enwik8_table, model_differences
 
 LEVELS = {"base": 2.43, "rank1": 2.41, "late-phase": 2.35, "rank1-accumulation": 2.36}
 
@@ -41,7 +41,8 @@ def rows(lines):
 
 
 MODELS = [*enwik8_table.NAMES, *enwik8_table.CONTROLS]
-PAIRS = [(model, other) for _, model, other in enwik8_table.DIFFERENCES]
+DIFFERENCES = model_differences.QUESTIONS["enwik8"].pairs
+PAIRS = [(model, other) for _, model, other in DIFFERENCES]
 
 
 def test_rows_are_the_papers_and_then_the_controls():
@@ -67,7 +68,7 @@ def test_differences_are_those_of_a_paired_t_test():
         "test with SWA",
         "better in",
     ]
-    for name, model, other in enwik8_table.DIFFERENCES:
+    for name, model, other in DIFFERENCES:
         for column, weights in ((0, "collapsed"), (2, "swa")):
             ours, theirs = of(results, model, weights), of(results, other, weights)
             interval = scipy.stats.ttest_rel(ours, theirs).confidence_interval(0.95)
@@ -124,6 +125,6 @@ def test_records_without_controls_or_swa():
     table = rows(enwik8_table.render(results))
     assert table["difference in bits per character"] == ["test", "better in"]
     assert [name for name in table if "against" in name] == [
-        name for name, _, other in enwik8_table.DIFFERENCES if "accumulation" not in other
+        name for name, _, other in DIFFERENCES if "accumulation" not in other
     ]
     assert table["Base"][2] == "–"

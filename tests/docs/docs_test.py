@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-from late_phase_cli import advice, enwik8_table, run_table, sweep_table
+from late_phase_cli import advice, enwik8_table, model_differences, run_table, sweep_table
 from tools.develop import cuda_report, docs_blocks, docs_records, outcomes
 
 PAGES = docs_blocks.pages()
@@ -288,8 +288,8 @@ def test_load_example_without_the_library_says_what_is_missing():
 def test_readme_quotes_the_recorded_run():
     """The sentence above the table says what the table says."""
     runs = run_table.runs_of(json.loads(read("docs/results/enwik8-quick/results.json")))
-    found = dict(enwik8_table.differences(runs))
-    gain = {name: found[name]["collapsed"] for name in found}
+    test, _ = model_differences.QUESTIONS["enwik8"].columns
+    gain = {name: its[test] for name, its in model_differences.differences("enwik8", runs)}
     words = " ".join(read("README.md").split())
     own, plain = gain["Late-phase against Base + Rank1"], gain["Late-phase against Base"]
     assert own.won == plain.won == own.seeds == 3 and "three seeds" in words

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "models/images/cifar.h"
+#include "models/images/collapsed_network.h"
 #include "optimizers/tensors.h"
 #include "tests/support/cifar_files.h"
 #include "tests/support/status_matchers.h"
@@ -22,7 +25,7 @@ using test_util::StatusIs;
 // Three members, after some steps, in double precision.
 class TrialWeightsTest : public testing::Test {
  protected:
-  void Train(bool reestimate) {
+  void Train(const std::string& batch_norm_collapse) {
     const TestFolder folder;
     WriteFiles(folder.path(), CifarFiles(CifarSet::kCifar10, 8, 12, 10, 3));
     auto images = std::make_shared<CifarImages>();
@@ -37,7 +40,7 @@ class TrialWeightsTest : public testing::Test {
     options.sigma = 0.3;
     options.swa_start = -1;
     options.learning_rate = 0.05;
-    options.reestimate = reestimate;
+    options.batch_norm_collapse = batch_norm_collapse;
     TF_ASSERT_OK_AND_ASSIGN(task_, Cifar::Create(options, &data_));
     TF_ASSERT_OK_AND_ASSIGN(run_, task_->MakeRun(2));
     ASSERT_THAT(run_->Initialize(), IsOk());
@@ -63,18 +66,17 @@ class TrialWeightsTest : public testing::Test {
 };
 
 TEST_F(TrialWeightsTest, CollapsedWeightsPredictAsTheCollapsedNetwork) {
-  for (const bool reestimate : {false, true}) {
-    Train(reestimate);
+  for (const char* batch_norm : {"mean", "affine", "reestimated"}) {
+    Train(batch_norm);
     const std::vector<double> collapsed = Predict(WeightSet::kCollapsed),
                               member = Predict(WeightSet::kCurrent, 0);
     ASSERT_GT(Difference(collapsed, member), 1e-4);
     TrialWeights* trial = task_->trial_weights();
-    TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain,
-                            trial->Read(run_.get(), WeightSet::kCollapsed));
+    TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain, trial->Read(run_.get(), "collapsed"));
     EXPECT_EQ(trial->trained().size(), 18);  // 4 layers with kernel, bias, scale, offset; the head
     EXPECT_EQ(plain.size(), 18 + 8);
     ASSERT_THAT(trial->Assign(run_.get(), plain), IsOk());
-    EXPECT_LT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-12) << reestimate;
+    EXPECT_LT(Difference(Predict(WeightSet::kCurrent, 0), collapsed), 1e-12) << batch_norm;
     // What was there is back, bit for bit.
     ASSERT_THAT(trial->Restore(run_.get()), IsOk());
     EXPECT_EQ(Predict(WeightSet::kCurrent, 0), member);
@@ -85,11 +87,10 @@ TEST_F(TrialWeightsTest, CollapsedWeightsPredictAsTheCollapsedNetwork) {
 // A run that estimates the statistics of its collapsed weights does so by another part of the
 // graph.
 TEST_F(TrialWeightsTest, StatisticsAreEstimatedForWhatIsAssigned) {
-  Train(/*reestimate=*/true);
+  Train("reestimated");
   const std::vector<double> collapsed = Predict(WeightSet::kCollapsed);
   TrialWeights* trial = task_->trial_weights();
-  TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain,
-                          trial->Read(run_.get(), WeightSet::kCollapsed));
+  TF_ASSERT_OK_AND_ASSIGN(const TrialWeights::Plain plain, trial->Read(run_.get(), "collapsed"));
   TrialWeights::Plain weights;
   for (const std::string& name : trial->trained()) weights[name] = plain.at(name);
   ASSERT_THAT(trial->Assign(run_.get(), weights), IsOk());
@@ -103,8 +104,33 @@ TEST_F(TrialWeightsTest, StatisticsAreEstimatedForWhatIsAssigned) {
   EXPECT_EQ(Predict(WeightSet::kCollapsed), collapsed);
 }
 
+// Whatever a run's own way to collapse BatchNorm is, each of the three can be looked at.
+TEST_F(TrialWeightsTest, EveryRunCanBeCollapsedInEveryWay) {
+  const std::vector<std::string> ways = {"mean", "affine", "reestimated"};
+  std::map<std::string, std::vector<double>> expected;
+  for (const std::string& own : ways) {
+    Train(own);
+    expected[own] = Predict(WeightSet::kCollapsed);
+  }
+  EXPECT_GT(Difference(expected["mean"], expected["affine"]), 1e-4);
+  EXPECT_GT(Difference(expected["mean"], expected["reestimated"]), 1e-4);
+  for (const std::string& own : ways) {
+    Train(own);
+    const std::vector<double> member = Predict(WeightSet::kCurrent, 1);
+    for (const std::string& way : ways) {
+      CollapsedNetwork network(task_.get(), run_.get(), way);
+      for (int twice = 0; twice < 2; ++twice) {
+        const std::vector<double> predicted = ExpectValue(network.Predict(data_.test));
+        EXPECT_LT(Difference(predicted, expected[way]), 1e-12) << own << ", " << way;
+      }
+    }
+    EXPECT_EQ(Predict(WeightSet::kCurrent, 1), member);
+    EXPECT_EQ(Predict(WeightSet::kCollapsed), expected[own]);
+  }
+}
+
 TEST_F(TrialWeightsTest, OtherNamesAndShapesAreRefused) {
-  Train(false);
+  Train("mean");
   const std::vector<double> before = Predict(WeightSet::kCurrent, 1);
   TrialWeights* trial = task_->trial_weights();
   EXPECT_THAT(

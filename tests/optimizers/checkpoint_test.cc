@@ -57,23 +57,29 @@ class CheckpointTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointTest, ResumeIsBitForBitAtEveryStep) {
-  Problem whole(Full());
-  ASSERT_THAT(whole.run->Initialize(), IsOk());
-  whole.Train(23);
-  const auto expected = whole.State();
-  Problem first(Full());
-  ASSERT_THAT(first.run->Initialize(), IsOk());
-  for (int64_t n = 0; n < 23; ++n) {
-    first.Train(n);
-    ASSERT_THAT(first.run->Save(dir_), IsOk());
-    Problem second(Full());
-    TF_ASSERT_OK_AND_ASSIGN(const std::string note, second.run->Restore(dir_));
-    EXPECT_EQ(note, "");
-    EXPECT_EQ(second.run->step(), n);
-    second.Train(23);
-    for (const auto& [name, tensor] : second.State()) {
-      EXPECT_EQ(tensor.tensor_data(), expected.at(name).tensor_data())
-          << name << ", resumed at " << n;
+  // Cycles that run on, and those that epochs of seven minibatches cut short.
+  for (const int64_t restart_every : {0, 7}) {
+    Case c = Full();
+    c.options.restart_every = restart_every;
+    std::filesystem::remove_all(dir_);
+    Problem whole(c);
+    ASSERT_THAT(whole.run->Initialize(), IsOk());
+    whole.Train(23);
+    const auto expected = whole.State();
+    Problem first(c);
+    ASSERT_THAT(first.run->Initialize(), IsOk());
+    for (int64_t n = 0; n < 23; ++n) {
+      first.Train(n);
+      ASSERT_THAT(first.run->Save(dir_), IsOk());
+      Problem second(c);
+      TF_ASSERT_OK_AND_ASSIGN(const std::string note, second.run->Restore(dir_));
+      EXPECT_EQ(note, "");
+      EXPECT_EQ(second.run->step(), n);
+      second.Train(23);
+      for (const auto& [name, tensor] : second.State()) {
+        EXPECT_EQ(tensor.tensor_data(), expected.at(name).tensor_data())
+            << name << ", resumed at " << n;
+      }
     }
   }
 }

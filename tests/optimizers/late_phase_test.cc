@@ -79,9 +79,15 @@ PlainRun RunPlain(const Case& c, const Values& theta0, const Values& phi0, int64
   run.phi.resize(K);
   for (Plain& member : run.phi) member.w = phi0;
   run.swa_phi.assign(K, Values(kD));
-  int64_t samples = 0;
-  for (int64_t t = 0; t < steps; ++t) {
+  int64_t samples = 0, in_epoch = 0, since = 0;  // since: minibatches since cycles began
+  for (int64_t t = 0; t < steps; ++t, ++in_epoch, ++since) {
     const bool late = t >= o.start;
+    if (t == o.start) since = 0;
+    if (o.restart_every > 0 && in_epoch == o.restart_every) {
+      in_epoch = since = 0;
+      run.sum.assign(kD, 0);
+      run.phi_sum.assign(kD, 0);
+    }
     if (t == o.start) {
       for (Plain& member : run.phi) {
         const Plain first = run.phi[0];
@@ -90,7 +96,7 @@ PlainRun RunPlain(const Case& c, const Values& theta0, const Values& phi0, int64
         member.w = first.w;
       }
     }
-    const int64_t k = late ? (t - o.start) % K : 0, position = late ? (t - o.start) % cycle : 0;
+    const int64_t k = late ? since % K : 0, position = late ? since % cycle : 0;
     const Values x = Minibatch(t);
     Values dtheta(kD), dphi(kD);
     double norm = 0;
@@ -248,6 +254,41 @@ TEST(LatePhaseTest, ControlsOfThePaperAreSettings) {
   ExpectEqualsPlainLoop(frozen);
   ExpectEqualsPlainLoop(
       {Options(3, 0), UpdateRule::Sgd(0.1), UpdateRule::Sgd(0.1), MemberRead::kRow});
+}
+
+// Epochs that end within a cycle, and with one; T0 within an epoch, and at its start.
+TEST(LatePhaseTest, CyclesThatRestartWithEachEpochEqualThePlainLoop) {
+  for (const int64_t epoch : {3, 5, 6, 7}) {
+    for (const int64_t start : {0, 4, 6, 7}) {
+      for (const UpdateRule& base :
+           {UpdateRule::Sgd(0.1), UpdateRule::Momentum(0.05).WithDecay(0.01),
+            UpdateRule::Adam(0.02)}) {
+        SCOPED_TRACE(::testing::Message() << "epoch " << epoch << ", T0 " << start);
+        Case c{Options(3, start, 0.5), base, UpdateRule::Momentum(0.05), MemberRead::kRow};
+        c.options.restart_every = epoch;
+        // In mid-cycle, and in the minibatches around an epoch's end.
+        for (const int64_t steps : {20, 21, 22, 23}) ExpectEqualsPlainLoop(c, steps);
+        c.options.members = 1;
+        c.options.cycle = 3;
+        ExpectEqualsPlainLoop(c, 22);
+      }
+    }
+  }
+}
+
+// Of 14 minibatches, cycles of three are closed by the 3rd, 6th, 9th and 12th; in epochs of five,
+// by the 3rd, 8th and 13th.
+TEST(LatePhaseTest, GradientsOfAnUnfinishedCycleAreDropped) {
+  Case c{Options(3, 0), UpdateRule::Adam(0.02), UpdateRule::Sgd(0.1), MemberRead::kRow};
+  auto base_steps = [&](int64_t restart_every) {
+    c.options.restart_every = restart_every;
+    Problem p(c);
+    EXPECT_THAT(p.run->Initialize(), IsOk());
+    p.Train(14);
+    return p.State().at("theta/count").flat<int64_t>()(0);
+  };
+  EXPECT_EQ(base_steps(0), 4);
+  EXPECT_EQ(base_steps(5), 3);
 }
 
 TEST(LatePhaseTest, AScaledRateEqualsThePlainLoop) {
@@ -474,6 +515,13 @@ TEST(LatePhaseErrors, OptionsAreChecked) {
   options = Options(3, 5);
   options.cycle = 2;
   EXPECT_THAT(complaint(options), HasSubstr("`cycle` must be equal to `members`"));
+  options = Options(3, 5);
+  options.restart_every = 2;
+  EXPECT_EQ(complaint(options),
+            "`restart_every` must be at least `cycle`, or the base never takes a step, or 0. "
+            "Received: restart_every=2");
+  options.restart_every = -1;
+  EXPECT_EQ(complaint(options), "`restart_every` must be at least 0. Received: restart_every=-1");
   EXPECT_EQ(complaint(Options(3, 5)), "");
   EXPECT_FALSE(Problem({Options(3, -1)}).scope.ok());
 }

@@ -482,7 +482,7 @@ def test_ensembles_of_unlike_runs_are_refused(tmp_path, runs, strangers, names, 
     [
         (
             "--weights average",
-            "no such weights: average; there are collapsed, swa, members, ensemble, current, member-K, mc-dropout or swag",
+            "no such weights: average; there are collapsed, swa, members, ensemble, current, member-K; of image networks ",
         ),
         (
             "--weights swa",

@@ -410,7 +410,14 @@ def test_a_resumed_run_draws_what_the_whole_one_drew(tmp_path, files, case):
 def test_an_average_of_one_sample_predicts_as_the_weights_do(tmp_path, files, case):
     # SWA's only sample is taken after the last step, and statistics of both are estimated from the training images.
     program_runs.train(
-        "cifar", files, tmp_path / "run", *flags_of(case), "--swa-start", 1, "--reestimate", "true"
+        "cifar",
+        files,
+        tmp_path / "run",
+        *flags_of(case),
+        "--swa-start",
+        1,
+        "--batch-norm-collapse",
+        "reestimated",
     )
     test = program_runs.read_results(tmp_path / "run")["test"]
     assert test["swa"] == pytest.approx(test["collapsed"], rel=1e-12)

@@ -139,6 +139,30 @@ TEST_F(SettingsTest, UnknownKeyIsNamedWithItsFileAndWhatMayBeMeant) {
   }
 }
 
+TEST_F(SettingsTest, FilesMayHaveWhatASettingWasCalledBefore) {
+  std::string rule = "adam";
+  const SettingList settings = {Formerly("plain", {{"true", "sgd"}, {"false", "adam"}},
+                                         Choice("rule", "of the update", {"sgd", "adam"}, &rule))};
+  auto read = [&](const std::string& text) {
+    const std::string path = File("config.toml", text);
+    return Complaint([&] { ReadSettings(path, "train", settings); });
+  };
+  EXPECT_EQ(read("plain = true\n"), "");
+  EXPECT_EQ(rule, "sgd");
+  EXPECT_EQ(read("plain = false\n"), "");
+  EXPECT_EQ(rule, "adam");
+  EXPECT_EQ(ConfigText(settings), "rule = \"adam\"\n");
+  const std::string path = folder_ + "/config.toml";
+  EXPECT_EQ(read("plain = 3\n"),
+            "`plain`, now called rule, must be one of false, true. Received: plain=3 in " + path);
+  EXPECT_EQ(
+      read("rule = \"sgd\"\nplain = false\n"),
+      "`plain` is now called rule, and one of them must be left out. Received: both in " + path);
+  CLI::App app;
+  AddFlags(settings, &app);
+  EXPECT_EQ(app.get_option_no_throw("--plain"), nullptr);
+}
+
 TEST_F(SettingsTest, BadFilesAreRefused) {
   std::string path = File("mine.toml", "seeds = 3\nbase_lr = [");
   const std::string complaint = Complaint([&] { ReadSettings(path, "train", settings_); });

@@ -89,9 +89,12 @@ SettingList CifarExperiment::OwnSettings() {
           "weight decay of the members once they are spawned; -1: same as weight_decay",
           "a number >= 0, or -1", [](double x) { return x >= 0 || x == -1; },
           &o->member_weight_decay),
-      Boolean("reestimate",
-              "re-estimate the BatchNorm statistics of collapsed weights, as is done for SWA",
-              &o->reestimate),
+      Formerly("reestimate", {{"false", "mean"}, {"true", "reestimated"}},
+               Choice("batch_norm_collapse",
+                      "how BatchNorm is averaged over members: \"mean\" of weights and statistics, "
+                      "\"affine\" mean of their outputs, \"reestimated\" mean of weights with "
+                      "statistics re-estimated, as SWA's always are",
+                      {"mean", "affine", "reestimated"}, &o->batch_norm_collapse)),
   };
 }
 

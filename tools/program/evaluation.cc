@@ -44,7 +44,7 @@ std::vector<EvaluationRow> EvaluateRun(const EvaluatedRun& one, Split split,
 Evaluation Experiment::Evaluate(const std::vector<EvaluatedRun>& runs,
                                 const EvaluationOptions& options) const {
   for (const std::string& name : options.weights) {
-    if (name != "mc-dropout" && name != "swag") continue;
+    if (!IsForImages(name)) continue;
     throw NoSuchWeights(name, *runs[0].task, *runs[0].run,
                         absl::StrCat(name, " is for runs of cifar"));
   }

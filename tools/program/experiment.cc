@@ -46,6 +46,11 @@ SettingList Experiment::Settings() {
                       "factor on the learning rates from T0 on in the control lower-rate; 0: "
                       "1/sqrt(members) with Adam, 1/members with SGD",
                       &r->late_rate),
+          Boolean(
+              "restart_cycle",
+              "start a new cycle with member 0 in each epoch, and drop the base gradients of an "
+              "unfinished one",
+              &r->restart_cycle),
           Boolean("freeze_base", "train only the members once they are spawned", &r->freeze_base),
           Real(
               "swa_start", "epochs before averaging over time (SWA) starts; -1: never",

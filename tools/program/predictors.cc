@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "models/images/collapsed_network.h"
 #include "models/images/swag_network.h"
 #include "tools/program/cifar_experiment.h"
 #include "tools/program/command_line.h"
@@ -90,6 +91,11 @@ std::vector<size_t> Predictors::AddNetworks(size_t r, const std::string& weights
   if (weights == "mc-dropout" || weights == "swag") return Sampled(r, weights);
   if (weights == "collapsed" || weights == "swa") {
     return {Add(r, weights, Prediction{ParseWeightSet(weights, task, run)})};
+  }
+  if (const std::string way = BatchNormWay(weights); !way.empty()) {
+    const auto network =
+        std::make_shared<CollapsedNetwork>(GetTask(runs_[r]), runs_[r].run.get(), way);
+    return {Add(r, weights, [=](const ImageView& images) { return network->Predict(images); })};
   }
   const auto member = [&](int32_t k) {
     return Add(r, absl::StrCat("member-", k), Prediction{WeightSet::kCurrent, k});

@@ -109,6 +109,22 @@ toml::table ReadTable(const std::string& path, const std::string& whose) {
   }
 }
 
+// `both`: the file has its name of today, too.
+void AssignFormer(const Setting& setting, const std::string& text, bool both,
+                  const std::string& from) {
+  const Setting::Former& former = setting.former;
+  if (both) {
+    throw UsageError("`" + former.name + "` is now called " + setting.name +
+                     ", and one of them must be left out. Received: both" + from);
+  }
+  const auto value = former.values.find(text);
+  if (value != former.values.end()) return Assign(setting, value->second, from);
+  std::vector<std::string> words;
+  for (const auto& [word, meaning] : former.values) words.push_back(word);
+  throw UsageError("`" + former.name + "`, now called " + setting.name + ", must be one of " +
+                   Join(words) + ". Received: " + former.name + "=" + text + from);
+}
+
 std::string PresetFolder() {
   const char* folder = std::getenv("LATE_PHASE_PRESETS");
   return folder ? folder : "models/presets";
@@ -238,6 +254,11 @@ Setting AscendingIntegers(std::string name, std::string help, int64_t least, int
           }};
 }
 
+Setting Formerly(std::string name, std::map<std::string, std::string> values, Setting setting) {
+  setting.former = {std::move(name), std::move(values)};
+  return setting;
+}
+
 void Assign(const Setting& setting, const std::string& text, const std::string& from) {
   if (setting.set(text)) return;
   throw UsageError("`" + setting.name + "` must be " + setting.rule +
@@ -246,10 +267,16 @@ void Assign(const Setting& setting, const std::string& text, const std::string& 
 
 void ReadSettings(const std::string& path, const std::string& program,
                   const SettingList& settings) {
-  for (const auto& [key, node] : ReadTable(path, program)) {
+  const toml::table table = ReadTable(path, program);
+  for (const auto& [key, node] : table) {
     const std::string name(key.str());
-    const auto setting = std::find_if(settings.begin(), settings.end(),
-                                      [&](const Setting& s) { return s.name == name; });
+    const auto setting = std::find_if(settings.begin(), settings.end(), [&](const Setting& s) {
+      return s.name == name || (!s.former.name.empty() && s.former.name == name);
+    });
+    if (setting != settings.end() && setting->name != name) {
+      AssignFormer(*setting, TomlText(node), table.contains(setting->name), " in " + path);
+      continue;
+    }
     if (setting == settings.end()) {
       throw UsageError("a preset must hold settings of " + program + " only. Received: " + name +
                        " in " + path + Suggestion(name, settings));

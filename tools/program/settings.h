@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@ struct Setting {
   std::function<bool(const std::string&)> set;  // false: the rule was broken, and nothing was set
   std::function<std::string()> get;             // as TOML
   std::vector<std::string> words = {};          // if the value must be one of these
+  // Its name in an older version, and the values there -> here. Files that still have it are read;
+  // nothing writes it.
+  struct Former {
+    std::string name;
+    std::map<std::string, std::string> values;
+  };
+  Former former = {};
 };
 using SettingList = std::vector<Setting>;
 
@@ -43,6 +51,9 @@ Setting Text(std::string name, std::string help, std::string* value);
 // An ascending list of at least one integer: [1, 2] in TOML, 1,2 as a flag.
 Setting AscendingIntegers(std::string name, std::string help, int64_t least, int64_t most,
                           std::vector<int64_t>* values);
+
+// The setting, which had another name in an older version.
+Setting Formerly(std::string name, std::map<std::string, std::string> values, Setting setting);
 
 // The shortest text that reads back as the value, with a point or an exponent, as TOML requires.
 std::string RealText(double value);

@@ -249,6 +249,8 @@ Json FinalResults(const Experiment& experiment, const SessionFlags& session, con
                                     metrics.get<Metrics>()));
     }
   }
+  Require(LogMembers(
+      *task, [task](int64_t t) { return task->Batch(t); }, run, folder));
   results["seconds"] = end.seconds;
   results["items_per_second"] = run->step() * task->items_per_step() / end.seconds;
   results["input_wait"] = end.input_wait;

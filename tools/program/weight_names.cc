@@ -46,6 +46,17 @@ int32_t ParseMember(const std::string& name, const Task& task, const Run& run) {
   return k;
 }
 
+std::string BatchNormWay(const std::string& name) {
+  for (const char* way : {"mean", "affine", "reestimated"}) {
+    if (name == absl::StrCat("collapsed-", way)) return way;
+  }
+  return "";
+}
+
+bool IsForImages(const std::string& name) {
+  return name == "mc-dropout" || name == "swag" || !BatchNormWay(name).empty();
+}
+
 std::vector<std::string> WeightNames(const std::vector<std::string>& asked, const Task& task,
                                      const Run& run) {
   std::vector<std::string> all = asked, names;
@@ -66,7 +77,7 @@ std::vector<std::string> WeightNames(const std::vector<std::string>& asked, cons
       RequireMembers(name, task, run);
     } else if (name == "collapsed" || name == "swa") {
       ParseWeightSet(name, task, run);
-    } else if (name != "mc-dropout" && name != "swag") {
+    } else if (!IsForImages(name)) {
       ParseMember(name, task, run);
     }
     names.push_back(name);

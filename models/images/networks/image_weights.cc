@@ -136,7 +136,7 @@ Output DeclaredWeights::BatchNorm(const std::string& name, Output x, int64_t cha
                                   Activation activation) {
   const tensorflow::Scope& scope = late_phase_->scope();
   if (!scope.ok()) return Output();
-  const bool members = parts_.batch_norm || parts_.all;
+  const bool members = parts_.norms();
   const TensorShape row({channels}), stack({1, channels});
   auto weight = [&](const char* what, double initial) -> Output {
     const std::string path = absl::StrCat(name, "/", what);
@@ -171,6 +171,28 @@ std::string StoredStatistic(const std::string& batch_norm, const char* statistic
   return absl::StrCat(batch_norm, "/", statistic, "/", WeightSetName(set));
 }
 
+AffineNorm::AffineNorm(LatePhase* late_phase, const std::string& batch_norm) {
+  const tensorflow::Scope& scope = late_phase->scope();
+  const Output gamma = late_phase->ReadMembers(batch_norm + "/scale"),
+               beta = late_phase->ReadMembers(batch_norm + "/offset"),
+               mean = late_phase->ReadMembers(batch_norm + "/mean"),
+               variance = late_phase->ReadMembers(batch_norm + "/variance");
+  if (!scope.ok()) return;
+  const double epsilon = ops::BatchNorm::Attrs().epsilon;
+  auto deviation = [&](Output square) -> Output {
+    return tf_ops::Sqrt(scope,
+                        tf_ops::Add(scope, square, tf_ops::Cast(scope, epsilon, square.type())));
+  };
+  auto over_members = [&](Output rows) -> Output {
+    return tf_ops::Mean(scope, rows, 0, tf_ops::Mean::KeepDims(true));
+  };
+  const Output slopes = tf_ops::Div(scope, gamma, deviation(variance));
+  const Output a = over_members(slopes),
+               b = over_members(tf_ops::Sub(scope, beta, tf_ops::Mul(scope, mean, slopes)));
+  scale = tf_ops::Mul(scope, a, deviation(over_members(variance)));
+  offset = tf_ops::Add(scope, b, tf_ops::Mul(scope, a, over_members(mean)));
+}
+
 Output EvaluatedWeights::Weight(Part, const std::string& name, const TensorShape&, const Initial&) {
   return late_phase_->Read(name, set_, member_);
 }
@@ -188,7 +210,7 @@ Output EvaluatedWeights::ImageMembers(Output x) {
 // [1, channels]: the op takes stacks, a set has one row.
 Output EvaluatedWeights::Row(const std::string& name) {
   const Output value = late_phase_->Read(name, set_, member_);
-  const bool members = parts_.batch_norm || parts_.all;
+  const bool members = parts_.norms();
   return members ? Output(tf_ops::ExpandDims(late_phase_->scope(), value, 0)) : value;
 }
 
@@ -199,6 +221,7 @@ Output EvaluatedWeights::BatchNorm(const std::string& name, Output x, int64_t ch
   auto statistic = [&](const char* what) -> Output {
     switch (statistics_) {
       case Statistics::kRunning:
+      case Statistics::kAffine:
         return Row(absl::StrCat(name, "/", what));
       case Statistics::kStored:
         // A state does not belong to a set of weights: its name says which one it was made for.
@@ -212,8 +235,13 @@ Output EvaluatedWeights::BatchNorm(const std::string& name, Output x, int64_t ch
   attrs.activation = ActivationName(activation);
   attrs.is_training = statistics_ == Statistics::kMinibatch;
   attrs.momentum = 1;  // only the minibatch's own statistics
-  const Output mean = statistic("mean"), variance = statistic("variance"),
-               scale = Row(name + "/scale"), offset = Row(name + "/offset");
+  const Output mean = statistic("mean"), variance = statistic("variance");
+  Output scale = Row(name + "/scale"), offset = Row(name + "/offset");
+  if (statistics_ == Statistics::kAffine) {
+    const AffineNorm affine(late_phase_, name);
+    scale = affine.scale;
+    offset = affine.offset;
+  }
   if (!scope.ok()) return Output();
   const ops::BatchNorm norm(scope, x, scale, offset, mean, variance, 0, attrs);
   estimates_.push_back({name, norm.running_mean, norm.running_variance});

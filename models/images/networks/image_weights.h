@@ -16,6 +16,8 @@ namespace late_phase {
 struct LatePhaseParts {
   bool batch_norm = true, head = true;
   bool all = false;  // every weight: the members are whole networks
+
+  bool norms() const { return batch_norm || all; }  // those of BatchNorm
 };
 
 // Declares every weight it is asked for. Initial values are functions of the seed and of how many
@@ -60,8 +62,18 @@ class DeclaredWeights : public LayerWeights {
 // Where an evaluation's BatchNorm statistics come from.
 enum class Statistics {
   kRunning,   // as training left them: the member's, or the members' mean
+  kAffine,    // the same, with the scale and offset of an AffineNorm
   kStored,    // the states NAME/mean/SET and NAME/variance/SET
   kMinibatch  // those of the current images, for estimating what is to be stored
+};
+
+// The scale and offset, [1, channels], with which a single BatchNorm that has the members' mean
+// statistics μ̄ and σ̄² outputs the mean of the members' own outputs, x -> a x + b, where
+//   a = mean_k γ_k / √(σ²_k + ε),   b = mean_k (β_k − μ_k γ_k / √(σ²_k + ε)),
+//   scale = a √(σ̄² + ε),            offset = b + a μ̄.
+struct AffineNorm {
+  AffineNorm(LatePhase* late_phase, const std::string& batch_norm);
+  tensorflow::Output scale, offset;
 };
 
 // The name of a state of Statistics::kStored, [1, channels].

@@ -1,12 +1,10 @@
 """Members in any Keras layer: of all its trained weights, or of those that are chosen by name."""
 
 import functools
-import inspect
 import re
 import types
 
 import keras
-import tensorflow as tf
 
 from late_phase.keras.members import EqualRows, MemberLayer, load_rows, register
 from late_phase.keras.private import add_rows, flatten_layers, own_variables, rows_lent
@@ -141,6 +139,7 @@ class Members(MemberLayer):
                 base = keras.layers.Layer.save_own_variables
                 layer.save_own_variables = functools.partial(base, layer)
                 layer.load_own_variables = functools.partial(load_rows, layer)
+                layer.quantize = self.quantize
         self.built = True
 
     def __call__(self, *args, **kwargs):
@@ -164,23 +163,6 @@ class Members(MemberLayer):
         rows = [(v, self.row(v, training)) for v in self._parts.variables]
         with rows_lent(rows):
             return self.layer(inputs, *args, **kwargs)
-
-    def call_members(self, inputs, *args, mask=None, **kwargs):
-        if mask is not None and "mask" in inspect.signature(self.layer.call).parameters:
-            kwargs["mask"] = mask
-        parts = keras.tree.map_structure(self._split, (inputs, args, kwargs))
-        outputs = []
-        for k in range(self.members):
-            own_inputs, own_args, own_kwargs = keras.tree.map_structure(
-                lambda part: part.tensors[k] if isinstance(part, _Parts) else part, parts
-            )
-            rows = [(v, tf.convert_to_tensor(v.value)[k]) for v in self._parts.variables]
-            with rows_lent(rows):
-                outputs.append(self.layer(own_inputs, *own_args, **own_kwargs))
-        return keras.tree.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
-
-    def _split(self, x):
-        return _Parts(tf.split(x, self.members)) if tf.is_tensor(x) else x
 
     def compute_mask(self, inputs, previous_mask):
         return self.layer.compute_mask(inputs, previous_mask)
@@ -220,13 +202,6 @@ class Members(MemberLayer):
         made = cls(layer, **kwargs)
         made._parts.lora = lora
         return made
-
-
-class _Parts:
-    """The parts of a tensor, one per member, as one leaf of a structure."""
-
-    def __init__(self, tensors):
-        self.tensors = tensors
 
 
 def _like(x):

@@ -8,7 +8,7 @@ import numpy as np
 from late_phase.keras.any_layer import Members, enable_lora, exact_patterns, lora_of
 from late_phase.keras.choice import Choice, has_graph
 from late_phase.keras.layers import BatchNormalization, Dense
-from late_phase.keras.members import MemberLayer, array_of, check_members
+from late_phase.keras.members import MemberLayer, activations_named, array_of, check_members
 from late_phase.keras.private import flatten_layers, inner_layers, own_variables
 from late_phase.keras.probe import check_same_outputs
 from late_phase.keras.reestimation import reestimate_batch_norm
@@ -167,7 +167,7 @@ def convert(model, members, weights="batch_norm + head", probe=None):
         those of `model`, which happens if `get_config` of a layer of your own leaves out something
         that its outputs depend on.
     """
-    check_members(members)
+    members = check_members(members)
     require_graph(model)
     choice = Choice(model, weights)
     _require_free(model, choice, members)
@@ -307,7 +307,8 @@ def _copy(model, replace, wrap=lambda layer, other: other):
     # Keras would compile the copy with this model's optimizer, which has been built for other weights.
     compiled, model.compiled = model.compiled, False
     try:
-        copy = keras.models.clone_model(model, clone_function=clone, recursive=True)
+        with activations_named(model):
+            copy = keras.models.clone_model(model, clone_function=clone, recursive=True)
     finally:
         model.compiled = compiled
     _require_same_class(model, copy)

@@ -4,6 +4,7 @@ A tensor is per member, [K*N, ...] with the rows of member 0 first, from the fir
 members on; what comes before is computed once.
 """
 
+import functools
 import inspect
 
 import keras
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from late_phase.keras.choice import has_graph
 from late_phase.keras.conversion import require_graph
-from late_phase.keras.members import MemberLayer, register, split_members
+from late_phase.keras.members import MemberLayer, each_member, register, split_members
 from late_phase.keras.private import flatten_layers, run_through_graph
 
 
@@ -40,7 +41,8 @@ def ensemble(model, activation=None):
 
     Args:
       model: a Sequential or Functional model with layers that have members, also inside nested
-        models of these kinds.
+        models of these kinds. Other layers with such layers inside, as `Bidirectional`, run once
+        per member.
       activation: applied to each member's output before the mean. A model that returns logits needs
         its "softmax" or "sigmoid" here, so that probabilities are averaged, not logits.
 
@@ -48,8 +50,8 @@ def ensemble(model, activation=None):
       A Functional model with the inputs of `model`, not compiled.
 
     Raises:
-      ValueError: there are no members, layers differ in their number, or a layer has no pass over
-        all members.
+      ValueError: there are no members, or layers differ in their number; when it is called, if a
+        layer is stateful.
     """
     require_graph(model)
     layers = [layer for layer in flatten_layers(model) if isinstance(layer, MemberLayer)]
@@ -58,11 +60,6 @@ def ensemble(model, activation=None):
         raise ValueError(
             f"`model` must have layers with members, as many in all. Received: members={members}"
         )
-    for layer in layers:
-        if type(layer).call_members is MemberLayer.call_members:
-            raise ValueError(
-                f"All layers with members must have a pass over all of them. Received: {layer.name}, {type(layer).__name__}, without one"
-            )
     fold = _Fold(members[0])
     inputs = [keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in model.inputs]
     outputs = fold.run(model, inputs)
@@ -103,19 +100,16 @@ class _Fold:
         tensors = [
             x for x in keras.tree.flatten((args, kwargs)) if isinstance(x, keras.KerasTensor)
         ]
-        if isinstance(layer, MemberLayer):
-            stand_in = self._stand_in(layer, lambda: AllMembers(layer, name=layer.name))
-        elif _has_members(layer):
-            if not has_graph(layer):
-                raise ValueError(
-                    "Layers with members must be in models that are Sequential or Functional, whose layers can be called one by one. "
-                    f"Received: one inside of {layer.name}, {type(layer).__name__}"
-                )
+        if _has_members(layer) and has_graph(layer):
             flags = tuple(id(x) in self._per_member for x in tensors)
             outputs = self._stand_in((layer, flags), lambda: self._nested(layer, flags))(
                 *args, **kwargs
             )
             return self._mark(outputs)
+        elif _has_members(layer):
+            stand_in = self._stand_in(
+                layer, lambda: AllMembers(layer, self._members, name=layer.name)
+            )
         elif any(id(x) in self._per_member for x in tensors):
             stand_in = layer
         else:
@@ -190,14 +184,19 @@ class Replicas(keras.layers.Layer):
 
 @register
 class AllMembers(keras.layers.Layer):
-    """A layer with members that applies each of them to its part of [K*N, ...]."""
+    """A layer that has members, or has layers with members in it, with each on its part of [K*N, ...]."""
 
-    def __init__(self, layer, **kwargs):
+    def __init__(self, layer, members, **kwargs):
         super().__init__(**{"dtype": layer.dtype_policy, **kwargs})
-        self.layer = layer
+        self.layer, self.members = layer, members
         self.supports_masking = layer.supports_masking
         self.supports_jit = layer.supports_jit
-        self._takes_mask = "mask" in inspect.signature(layer.call_members).parameters
+        self._takes_mask = "mask" in inspect.signature(self._pass()).parameters
+
+    def _pass(self):
+        """The layer's pass over all members; wrappers, and blocks of one's own, have none."""
+        general = functools.partial(each_member, self.layer, self.members)
+        return getattr(self.layer, "call_members", general)
 
     def build(self, input_shape):
         if not self.layer.built:
@@ -205,9 +204,8 @@ class AllMembers(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs, *args, mask=None, **kwargs):
-        return self.layer.call_members(
-            inputs, *args, **kwargs, **({"mask": mask} if self._takes_mask else {})
-        )
+        masks = {"mask": mask} if self._takes_mask else {}
+        return self._pass()(inputs, *args, **kwargs, **masks)
 
     def compute_mask(self, inputs, mask=None):
         return self.layer.compute_mask(inputs, mask)
@@ -216,11 +214,17 @@ class AllMembers(keras.layers.Layer):
         return self.layer.compute_output_spec(inputs, *args, **kwargs)
 
     def get_config(self):
-        return {**super().get_config(), "layer": keras.saving.serialize_keras_object(self.layer)}
+        return {
+            **super().get_config(),
+            "layer": keras.saving.serialize_keras_object(self.layer),
+            "members": self.members,
+        }
 
     @classmethod
     def from_config(cls, config):
-        return cls(**{**config, "layer": keras.saving.deserialize_keras_object(config["layer"])})
+        layer = keras.saving.deserialize_keras_object(config["layer"])
+        # Models of 0.1.0 have no `members`: then it is the layer's.
+        return cls(**{"members": getattr(layer, "members", None), **config, "layer": layer})
 
 
 @register

@@ -10,7 +10,6 @@ from late_phase.keras.members import (
     along_members,
     array_of,
     join_members,
-    mean_of_rows,
     register,
     split_members,
 )
@@ -53,9 +52,9 @@ class Dense(MemberLayer):
         kernel_regularizer=None, bias_regularizer=None, activity_regularizer=None, kernel_constraint=None, bias_constraint=None, **kwargs,
     ):  # fmt: skip
         super().__init__(members, activity_regularizer=activity_regularizer, **kwargs)
-        if not isinstance(units, int) or units <= 0:
+        if isinstance(units, bool) or not isinstance(units, (int, np.integer)) or units <= 0:
             raise ValueError(f"`units` must be a positive integer. Received: units={units!r}")
-        self.units = units
+        self.units = int(units)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -112,7 +111,7 @@ class Dense(MemberLayer):
         return {
             **super().get_config(),
             "units": self.units,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": keras.activations.serialize(self.activation or keras.activations.linear),
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
@@ -150,10 +149,13 @@ class BatchNormalization(MemberLayer):
 
     Args:
       members: K, the number of members.
-      axis: the axis of the channels, which must be the last.
-      momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
+      axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
         moving_mean_initializer, moving_variance_initializer: as in
-        `keras.layers.BatchNormalization`.
+        `keras.layers.BatchNormalization`. There is no `renorm`. The fused op wants the channels
+        last: with another `axis`, inputs and outputs are transposed.
+      beta_regularizer, gamma_regularizer: applied to the weights that a call uses: a member's in
+        training, the mean in inference.
+      beta_constraint, gamma_constraint: applied to a member after each of its updates.
       synchronized: whether the replicas of a `tf.distribute` strategy normalise by the statistics
         of their joint minibatch. Otherwise each uses its own; the moving statistics follow the
         replicas' mean in both cases.
@@ -167,8 +169,14 @@ class BatchNormalization(MemberLayer):
 
     def __init__(
         self, members, axis=-1, momentum=0.99, epsilon=1e-3, center=True, scale=True, beta_initializer="zeros",
-        gamma_initializer="ones", moving_mean_initializer="zeros", moving_variance_initializer="ones", synchronized=False, **kwargs,
+        gamma_initializer="ones", moving_mean_initializer="zeros", moving_variance_initializer="ones", beta_regularizer=None,
+        gamma_regularizer=None, beta_constraint=None, gamma_constraint=None, synchronized=False, **kwargs,
     ):  # fmt: skip
+        if "renorm" in kwargs:
+            raise ValueError(
+                "BatchNormalization with members has no `renorm`: its statistics are the members' own. "
+                f"Received: renorm={kwargs['renorm']!r}"
+            )
         super().__init__(members, **kwargs)
         self.axis = axis
         self.momentum = momentum
@@ -179,6 +187,10 @@ class BatchNormalization(MemberLayer):
         self.gamma_initializer = keras.initializers.get(gamma_initializer)
         self.moving_mean_initializer = keras.initializers.get(moving_mean_initializer)
         self.moving_variance_initializer = keras.initializers.get(moving_variance_initializer)
+        self.beta_regularizer = keras.regularizers.get(beta_regularizer)
+        self.gamma_regularizer = keras.regularizers.get(gamma_regularizer)
+        self.beta_constraint = keras.constraints.get(beta_constraint)
+        self.gamma_constraint = keras.constraints.get(gamma_constraint)
         self.synchronized = synchronized
         self.supports_masking = True
         self.supports_jit = False
@@ -188,36 +200,61 @@ class BatchNormalization(MemberLayer):
             raise ValueError(f"`epsilon` must be greater than 0. Received: epsilon={epsilon!r}")
 
     def build(self, input_shape):
-        if self.axis not in (-1, len(input_shape) - 1):
+        rank = len(input_shape)
+        if not isinstance(self.axis, int) or not -rank <= self.axis < rank or not self.axis % rank:
             raise ValueError(
-                f"`axis` must be the last one, of the channels. Received: axis={self.axis}, input shape {tuple(input_shape)}"
+                "`axis` must be that of the channels, an integer, and not that of the batch. "
+                f"Received: axis={self.axis!r}, input shape {tuple(input_shape)}"
             )
-        channels = (input_shape[-1],)
+        channels = input_shape[self.axis]
+        if channels is None:
+            raise ValueError(
+                f"`axis` must be of a known size. Received: axis={self.axis}, input shape {tuple(input_shape)}"
+            )
         # Half types are normalised by statistics in float.
         dtype = "float64" if self.variable_dtype == "float64" else "float32"
 
-        def weight(name, initializer, trainable=True):
+        def weight(name, initializer, *others, trainable=True):
             return self.add_member_weight(
-                channels, initializer, name=name, trainable=trainable, dtype=dtype
+                (channels,), initializer, *others, name=name, trainable=trainable, dtype=dtype
             )
 
-        self.gamma = weight("gamma", self.gamma_initializer) if self.scale else None
-        self.beta = weight("beta", self.beta_initializer) if self.center else None
+        gamma = (self.gamma_initializer, self.gamma_regularizer, self.gamma_constraint)
+        beta = (self.beta_initializer, self.beta_regularizer, self.beta_constraint)
+        self.gamma = weight("gamma", *gamma) if self.scale else None
+        self.beta = weight("beta", *beta) if self.center else None
         self.moving_mean = weight("moving_mean", self.moving_mean_initializer, trainable=False)
         self.moving_variance = weight(
             "moving_variance", self.moving_variance_initializer, trainable=False
         )
-        self.input_spec = keras.layers.InputSpec(ndim=len(input_shape), axes={-1: input_shape[-1]})
+        self.input_spec = keras.layers.InputSpec(ndim=rank, axes={self.axis % rank: channels})
         self.built = True
 
+    def channels_last(self, x):
+        """[..., channels], whichever axis they are."""
+        return x if self._is_last(x) else keras.ops.moveaxis(x, self.axis, -1)
+
+    def channels_back(self, x):
+        """From `channels_last` to the inputs' order of axes."""
+        return x if self._is_last(x) else keras.ops.moveaxis(x, -1, self.axis)
+
+    def _is_last(self, x):
+        return self.axis % len(x.shape) == len(x.shape) - 1
+
     def call(self, inputs, training=False, mask=None):
-        x = tf.reshape(inputs, [-1, inputs.shape[-1]])
-        if not (
-            training and self.trainable
-        ):  # frozen, it normalises by what it has, as Keras's does
+        if mask is not None and not self._is_last(inputs):
+            raise ValueError(
+                f"`axis` must be the last for inputs with a mask. Received: axis={self.axis} in {self.path}"
+            )
+        if not inputs.dtype.is_floating:
+            inputs = tf.cast(inputs, self.compute_dtype)
+        ordered = self.channels_last(inputs)
+        x = tf.reshape(ordered, [-1, ordered.shape[-1]])
+        # Frozen, it normalises by what it has, as Keras's does.
+        if not (self.is_training(training) and self.trainable):
             y = self._fused(
                 x,
-                lambda variable: mean_of_rows(variable)[tf.newaxis],
+                lambda variable: self.row(variable, training=False)[tf.newaxis],
                 tf.constant(0),
                 is_training=False,
             ).y
@@ -225,7 +262,7 @@ class BatchNormalization(MemberLayer):
             y = self._train_in_stock_ops(x, None if mask is None else tf.reshape(mask, [-1, 1]))
         else:
             y = self._train(x)
-        outputs = tf.reshape(y, tf.shape(inputs))
+        outputs = self.channels_back(tf.reshape(y, tf.shape(ordered)))
         outputs.set_shape(inputs.shape)
         return outputs
 
@@ -302,12 +339,12 @@ class BatchNormalization(MemberLayer):
 
     def call_members(self, inputs, mask=None):
         wide = self.moving_mean.dtype
-        x = tf.cast(split_members(inputs, self.members), wide)  # [K, N, ..., C]
+        x = tf.cast(split_members(self.channels_last(inputs), self.members), wide)  # [K, N, ..., C]
         mean, variance = along_members(self.moving_mean, x), along_members(self.moving_variance, x)
         gamma = None if self.gamma is None else along_members(self.gamma, x)
         beta = None if self.beta is None else along_members(self.beta, x)
         outputs = tf.nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
-        return tf.cast(join_members(outputs), self.compute_dtype)
+        return self.channels_back(tf.cast(join_members(outputs), self.compute_dtype))
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -351,5 +388,9 @@ class BatchNormalization(MemberLayer):
             "moving_variance_initializer": keras.initializers.serialize(
                 self.moving_variance_initializer
             ),
+            "beta_regularizer": keras.regularizers.serialize(self.beta_regularizer),
+            "gamma_regularizer": keras.regularizers.serialize(self.gamma_regularizer),
+            "beta_constraint": keras.constraints.serialize(self.beta_constraint),
+            "gamma_constraint": keras.constraints.serialize(self.gamma_constraint),
             "synchronized": self.synchronized,
         }

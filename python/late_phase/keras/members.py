@@ -4,7 +4,10 @@ A late-phase variable is [K, ...]. All its rows are equal until the optimizer sp
 that the mean of the rows is what inference wants at any time.
 """
 
+import contextlib
 import functools
+import inspect
+import threading
 import weakref
 
 import keras
@@ -28,12 +31,25 @@ def register(cls):
     return keras.saving.register_keras_serializable(_PACKAGE)(cls)
 
 
+@contextlib.contextmanager
+def activations_named(layer):
+    """Lets `get_config` work where an activation was set to None, of which Keras makes no config."""
+    without = [x for x in flatten_layers(layer) if getattr(x, "activation", x) is None]
+    for inner in without:
+        inner.activation = keras.activations.linear
+    try:
+        yield
+    finally:
+        for inner in without:
+            inner.activation = None
+
+
 def check_members(members):
-    if isinstance(members, bool) or not isinstance(members, int) or members < 1:
+    if isinstance(members, bool) or not isinstance(members, (int, np.integer)) or members < 1:
         raise ValueError(
             f"`members` must be an integer of at least 1. Received: members={members!r}"
         )
-    return members
+    return int(members)
 
 
 class EqualRows(keras.initializers.Initializer):
@@ -63,6 +79,71 @@ def _mean_of_rows(rows):
         )
 
     return rows[0] + tf.reduce_mean(rows - rows[0], axis=0), gradient
+
+
+_only = threading.local()
+
+
+@contextlib.contextmanager
+def only_member(member):
+    """In this thread, inference uses the rows of one member in place of the mean."""
+    before = getattr(_only, "member", None)
+    _only.member = member
+    try:
+        yield
+    finally:
+        _only.member = before
+
+
+def the_only_member():
+    """That of `only_member`; None outside of it."""
+    return getattr(_only, "member", None)
+
+
+def inference_row(variable):
+    """[K, ...] -> [...]: what inference uses, the mean of the members or the only one."""
+    member = the_only_member()
+    return (
+        mean_of_rows(variable) if member is None else tf.convert_to_tensor(variable.value)[member]
+    )
+
+
+class _Parts:
+    """The parts of a tensor, one per member, as one leaf of a structure."""
+
+    def __init__(self, tensors):
+        self.tensors = tensors
+
+
+def each_member(layer, members, inputs, *args, mask=None, **kwargs):
+    """A layer in inference, run once for each member on its part of the batch.
+
+    [K*N, ...] -> [K*N, ...], member 0 first. The layer has members, or layers inside it do.
+    """
+    for inner in flatten_layers(layer):
+        if getattr(inner, "stateful", False):
+            raise ValueError(
+                f"A pass over all members has no states to keep. Received: stateful=True in {inner.path}"
+            )
+    takes = inspect.signature(layer.call).parameters
+    if mask is not None and "mask" in takes:
+        kwargs["mask"] = mask
+    if "training" in takes:
+        kwargs["training"] = False
+
+    def split(x):
+        if isinstance(x, tf.SparseTensor):
+            return _Parts(tf.sparse.split(x, members, axis=0))
+        return _Parts(tf.split(x, members)) if tf.is_tensor(x) else x
+
+    parts, outputs = keras.tree.map_structure(split, (inputs, args, kwargs)), []
+    for k in range(members):
+        own_inputs, own_args, own_kwargs = keras.tree.map_structure(
+            lambda part: part.tensors[k] if isinstance(part, _Parts) else part, parts
+        )
+        with only_member(k):
+            outputs.append(layer(own_inputs, *own_args, **own_kwargs))
+    return keras.tree.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
 
 def array_of(rows, member=None):
@@ -183,10 +264,14 @@ class MemberLayer(keras.layers.Layer):
 
     def row(self, variable, training):
         """The row of a weight that this call uses: its member's in training, else the mean."""
-        self._last_training = bool(training)
-        if training:
+        self._last_training = self.is_training(training)
+        if self._last_training:
             self._prepare_rows()
         return self._row_of_last_call(variable)
+
+    def is_training(self, training):
+        """Whether a call with this argument trains a member; not in a pass over all of them."""
+        return bool(training) and the_only_member() is None
 
     def _prepare_rows(self):
         """Lets the optimizer prepare all rows of a training call before the first is read."""
@@ -204,7 +289,7 @@ class MemberLayer(keras.layers.Layer):
     def _row_of_last_call(self, variable):
         """As `row` in the last call; also outside a call, where Keras asks for losses."""
         if not self._last_training:
-            return mean_of_rows(variable)
+            return inference_row(variable)
         optimizer = self._optimizer()
         member = (
             tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
@@ -236,15 +321,21 @@ class MemberLayer(keras.layers.Layer):
     def load_own_variables(self, store):
         load_rows(self, store)
 
-    def call_members(self, inputs):
+    def call_members(self, inputs, *args, mask=None, **kwargs):
         """Inference with all members, each on its part of the batch: [K*N, ...] -> [K*N, ...].
 
         Member 0 comes first.
 
-        `split_members`, `along_members` and `join_members` help. A layer whose `call` takes a mask
-        or states takes them here too.
+        Here `call` runs once per member. A layer of your own may do it at once:
+        `split_members`, `along_members` and `join_members` help. If its `call` takes a mask or
+        states, it takes them here too.
         """
-        raise NotImplementedError
+        return each_member(self, self.members, inputs, *args, mask=mask, **kwargs)
+
+    def quantize(self, *args, **kwargs):
+        raise NotImplementedError(
+            f"A layer with members cannot be quantized: collapse the model first. Received: {self.name}"
+        )
 
     def plain_layer(self):
         """The Keras layer without members that does what this one does in inference."""

@@ -110,7 +110,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 not isinstance(optimizer, LatePhaseOptimizer),
                 "a plain Keras optimizer",
             )
-        inner = InnerOptimizers(base, member, check_members(members))
+        members = check_members(members)
+        inner = InnerOptimizers(base, member, members)
         # Where the updates of members read counts and rates, which on a GPU would be waited for in every step.
         with tf.device("CPU:0" if members > 1 else None):
             super().__init__(

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from late_phase.keras.members import (
     MemberLayer,
+    activations_named,
     along_members,
     array_of,
     join_members,
@@ -83,8 +84,10 @@ class Rank1Layer(MemberLayer):
         return [self.plain_kernel(self.kernel, member), *bias]
 
     def get_config(self):
+        with activations_named(self):
+            config = super().get_config()
         return {
-            **super().get_config(),
+            **config,
             "u_initializer": keras.initializers.serialize(self.u_initializer),
             "v_initializer": keras.initializers.serialize(self.v_initializer),
         }

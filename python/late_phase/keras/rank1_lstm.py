@@ -141,7 +141,6 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
 
     def __init__(self, units, members, u_initializer="ones", v_initializer="ones", **kwargs):
         super().__init__(members, u_initializer, v_initializer, units=units, **kwargs)
-        self._only_member = None  # whose factors a call uses, in call_members
         self.require(use_cudnn="auto")
 
     def build(self, sequences_shape, initial_state_shape=None):
@@ -154,34 +153,6 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
             ones = [np.ones(factor.shape) for factor in (self.u, self.v)]
             weights = [*ones, *weights]
         super().set_weights(weights)
-
-    def call_members(self, sequences, initial_state=None, mask=None):
-        if self.stateful:
-            raise ValueError(
-                f"A pass over all members has no states to keep. Received: stateful=True in {self.path}"
-            )
-        states = (
-            [None] * self.members
-            if initial_state is None
-            else zip(*(tf.split(state, self.members) for state in initial_state))
-        )
-        masks = [None] * self.members if mask is None else tf.split(mask, self.members)
-        outputs = []
-        for k, (part, own, state) in enumerate(
-            zip(tf.split(sequences, self.members), masks, states)
-        ):
-            self._only_member = k
-            try:
-                state = None if state is None else list(state)
-                outputs.append(self.call(part, initial_state=state, mask=own))
-            finally:
-                self._only_member = None
-        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
-
-    def factors(self, training, dtype):
-        if self._only_member is None:
-            return super().factors(training, dtype)
-        return [tf.cast(factor.value[self._only_member], dtype) for factor in (self.u, self.v)]
 
     def inner_loop(self, sequences, initial_state, mask, training=False):
         """What Keras's LSTM asks for: last output, outputs [batch, time, units], states."""

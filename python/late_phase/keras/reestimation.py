@@ -8,7 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from late_phase.keras.layers import BatchNormalization
-from late_phase.keras.members import MemberLayer, join_members, mean_of_rows, split_members
+from late_phase.keras.members import (
+    MemberLayer,
+    inference_row,
+    join_members,
+    split_members,
+    the_only_member,
+)
 from late_phase.keras.private import flatten_layers
 
 _ARRAY_BATCH = 32  # Keras's own choice for arrays
@@ -203,14 +209,12 @@ def _normalising_by_the_batch(layer, index, noted):
                 x, others, tf.cast(mask, x.dtype)[..., tf.newaxis], keepdims=True
             )
             values = tf.math.count_nonzero(mask) * tf.shape(x, tf.int64)[kept[-1]]
-        noted.append(
-            (
-                index,
-                values // tf.size(mean, tf.int64),
-                tf.squeeze(mean, others),
-                tf.squeeze(variance, others),
-            )
-        )
+        statistics = [tf.squeeze(mean, others), tf.squeeze(variance, others)]
+        if isinstance(layer, MemberLayer) and the_only_member() is not None:
+            # One of the members' K calls with as many values: its own row, K times, as all are counted.
+            own = layer.members * tf.one_hot(the_only_member(), layer.members, dtype=x.dtype)
+            statistics = [own[:, tf.newaxis] * statistic for statistic in statistics]
+        noted.append((index, values // tf.size(mean, tf.int64), *statistics))
         gamma, beta = (
             None if v is None else tf.reshape(tf.cast(v, x.dtype), tf.shape(mean))
             for v in (gamma, beta)
@@ -221,17 +225,20 @@ def _normalising_by_the_batch(layer, index, noted):
         )
 
     def call(inputs, training=None, mask=None):
-        read = mean_of_rows if isinstance(layer, MemberLayer) else tf.convert_to_tensor
+        read = inference_row if isinstance(layer, MemberLayer) else tf.convert_to_tensor
         gamma, beta = (None if v is None else read(v) for v in (layer.gamma, layer.beta))
         return normalise(inputs, mask, [layer.axis % len(inputs.shape)], gamma, beta)
 
     def call_members(inputs, mask=None):
         """[K*N, ..., channels]: every member by itself. They share the mask."""
+        inputs = layer.channels_last(inputs)
         x, mask = (None if t is None else split_members(t, layer.members) for t in (inputs, mask))
         gamma, beta = (
             None if v is None else tf.convert_to_tensor(v) for v in (layer.gamma, layer.beta)
         )
-        return join_members(normalise(x, mask, [0, len(x.shape) - 1], gamma, beta))
+        return layer.channels_back(
+            join_members(normalise(x, mask, [0, len(x.shape) - 1], gamma, beta))
+        )
 
     return (
         {"call": call, "call_members": call_members}

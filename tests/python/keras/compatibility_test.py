@@ -28,6 +28,20 @@ CHECKED_BY = {
     "Functional models of your own class, with a `train_step`": ["convert_test.py::test_a_functional_model_with_its_own_step_keeps_it"],
     "models with a `call` of your own": [
         "test_a_model_of_ones_own_class_trains_and_is_not_collapsed", "training_mode_test.py::test_a_gradient_of_the_mean_is_refused"],
+    "`Bidirectional`, `TimeDistributed`, `RNN` with cells, other wrappers": [
+        "wrappers_test.py::test_training_collapsing_and_averaging", "wrappers_test.py::test_bidirectional_is_trained_like_two_layers",
+        "wrappers_test.py::test_time_distributed_is_trained_like_the_layer"],
+    "integer and sparse inputs, masks": [
+        "options_test.py::test_integers_are_normalised_as_floats", "options_test.py::test_sparse_inputs_are_their_dense_ones",
+        "masks_test.py::test_masked_training_has_the_gradients_of_keras", "masks_test.py::test_masked_batch_norm_is_keras"],
+    "`kernel_`, `bias_`, `beta_` and `gamma_constraint` and `_regularizer`, `axis` of BatchNorm": [
+        "dense_test.py::test_constraints_hold_as_in_keras", "dense_test.py::test_regularizers_count_as_in_keras", "options_test.py::test_batch_norm_before_the_members_is_keras_s",
+        "options_test.py::test_constraints_of_batch_norm_hold_for_every_member", "options_test.py::test_another_axis_is_that_of_transposed_inputs"],
+    "`dropout` and `recurrent_dropout` of LSTM": [
+        "rank1_test.py::test_dropout_of_inputs_is_keras_own", "masks_test.py::test_recurrent_dropout_is_keras_with_the_same_seed"],
+    "an activation set to None, `layer.activation = None`": ["options_test.py::test_an_activation_that_was_taken_away"],
+    "`renorm` of BatchNorm, LoRA of `Dense(members=K)` itself, `groups` of `Rank1Conv2D`": ["options_test.py::test_what_is_refused_is_named"],
+    "`quantize`": ["options_test.py::test_a_collapsed_model_is_quantized", "options_test.py::test_members_are_not_quantized_and_that_is_said"],
     "any Keras layer, LoRA": [
         "members_test.py::test_training_is_the_plain_loop", "convert_test.py::test_weights_are_chosen_by_name",
         "members_test.py::test_lora_inside_a_block_is_saved_and_collapsed_to_one_adapter"],

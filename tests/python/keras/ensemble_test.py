@@ -235,20 +235,6 @@ def test_an_empty_batch_stays_empty():
     assert late_phase.keras.ensemble(model)(np.zeros((0, 4), "float32")).shape == (0, 3)
 
 
-class Unfinished(MemberLayer):
-    def call(self, inputs):
-        return inputs
-
-
-class Around(keras.layers.Layer):
-    def __init__(self):
-        super().__init__()
-        self.inner = late_phase.keras.Dense(3, members=2)
-
-    def call(self, inputs):
-        return self.inner(inputs)
-
-
 class Subclassed(keras.Model):
     def call(self, inputs):
         return inputs
@@ -270,14 +256,6 @@ def stack(*layers):
                 late_phase.keras.Dense(2, members=2), late_phase.keras.Dense(2, members=3)
             ),
             r"Received: members=\[2, 3\]",
-        ),
-        (
-            lambda: stack(Unfinished(members=2, name="odd")),
-            "must have a pass over all of them. Received: odd, Unfinished",
-        ),
-        (
-            lambda: stack(Around()),
-            "Sequential or Functional, whose layers can be called one by one. Received: one inside of around",
         ),
         (lambda: Subclassed(), "`model` must be Sequential or Functional"),
         (lambda: keras.Sequential([late_phase.keras.Dense(3, members=2)]), "`model` must be built"),

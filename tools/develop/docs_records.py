@@ -5,6 +5,7 @@ The blocks themselves are tools/develop/docs_blocks.py's.
 
 import glob
 import json
+import os
 import statistics
 import tomllib
 
@@ -19,7 +20,14 @@ from late_phase_cli import (
     text_table,
 )
 from tools.develop import outcomes
-from tools.bench import bench_batchnorm, bench_enwik8, bench_keras, bench_lstm, bench_optimizer
+from tools.bench import (
+    bench_batchnorm,
+    bench_enwik8,
+    bench_keras,
+    bench_lstm,
+    bench_optimizer,
+    keras_evidence_table,
+)
 
 
 def _json(path):
@@ -157,6 +165,16 @@ _TABLES = {
 _TABLES |= {
     folder.removeprefix("docs/results/"): lambda folder=folder: _law_fit(folder)
     for folder in sorted(glob.glob("docs/results/sweep-enwik8-*"))
+}
+# Made by tools/bench/keras_evidence.py; a part of a record's path names its table.
+_TABLES |= {
+    f"{os.path.basename(path)}{part}": _recorded(os.path.basename(path), render)
+    for path in sorted(glob.glob("docs/results/keras-evidence-*.json"))
+    for part, render in (
+        ("", keras_evidence_table.render),
+        ("#differences", keras_evidence_table.render_differences),
+        ("#settings", keras_evidence_table.render_choice),
+    )
 }
 RECORDS = {
     (kind, f"docs/results/{path}"): lines

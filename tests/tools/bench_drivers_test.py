@@ -291,11 +291,25 @@ def test_peer_of_enwik8_trains_as_the_op_does(tmp_path, monkeypatch):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["nesterov", "adamw"])
-def test_keras_trains_alike_before_the_members(optimizer):
-    rounds, difference = bench_keras.measure_row("dense", optimizer, pairs=3)
+@pytest.mark.parametrize(
+    "network, optimizer",
+    [("dense", "nesterov"), ("dense", "adamw"), ("transformer", "adam"), ("lstm", "adam")],
+)
+def test_keras_trains_alike_before_the_members(network, optimizer):
+    rounds, difference = bench_keras.measure_row(network, optimizer, pairs=3)
     assert np.shape(rounds) == (3, 3) and np.min(rounds) > 0
     assert difference < 1e-5
+
+
+def test_keras_reports_its_first_calls():
+    """As a ratio of each pair; a record without them is one of before."""
+    results = {"cpu": "a CPU", "threads": 2, "library": {"late_phase": "1", "CPU kernels": "avx2"}, "versions": "Keras 3"}  # fmt: skip
+    results.update(rows={"dense adam": [[1, 1, 2]]}, differences={"dense adam": 0.0})
+    assert not any("MobileNetV2" in line for line in bench_keras.render(results))
+    results["tracing"] = [[2.0, 4.0], [2.0, 2.2], [4.0, 4.4]]
+    assert "median of the ratios 1.10   target <= 1.2: met" in bench_keras.render(results)[-1]
+    results["tracing"] = [[2.0, 4.0]]
+    assert "median of the ratios 2.00   target <= 1.2: MISSED" in bench_keras.render(results)[-1]
 
 
 def test_keras_that_trains_otherwise_is_not_timed(monkeypatch):

@@ -2,8 +2,13 @@
 
 Both run the step that `model.fit` runs, in one process, in alternating order; the plain model runs twice, as a control. First it is checked
 that both train alike as long as there is one member.
+
+The first call of a model, in which Keras traces its step, is timed in a process of its own, of plain and late-phase models in turn.
 """
 
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -19,7 +24,26 @@ ROWS = [
     ("two dense layers, SGD with Nesterov momentum", "dense", "nesterov", 1.05),
     ("two dense layers, Adam", "dense", "adam", 1.05),
     ("two dense layers, AdamW (not fused)", "dense", "adamw", None),
+    ("Transformer, Adam", "transformer", "adam", 1.05),
+    ("LSTM, rank-1 factors, Adam", "lstm", "adam", 1.05),
 ]
+TRACING_TARGET = 1.2  # of the first call of MobileNetV2
+
+
+def make_transformer():
+    import keras
+
+    layers = keras.layers
+    # No Embedding: Keras's Adam squares sparse gradients token by token, so losses would differ.
+    inputs = keras.Input((32, 48))
+    x = layers.Dense(64)(inputs)
+    for _ in range(2):
+        normed = layers.LayerNormalization()(x)
+        x = x + layers.MultiHeadAttention(4, 16)(normed, normed)
+        normed = layers.LayerNormalization()(x)
+        x = x + layers.Dense(64)(layers.Dense(256, "gelu")(normed))
+    x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
+    return keras.Model(inputs, layers.Dense(10)(x))
 
 
 def make_network(name):
@@ -27,6 +51,10 @@ def make_network(name):
 
     keras.utils.set_random_seed(0)
     layers = keras.layers
+    if name == "transformer":
+        return make_transformer()
+    if name == "lstm":
+        return keras.Sequential([keras.Input((64, 32)), layers.LSTM(128), layers.Dense(10)])
     if name == "dense":  # little to compute: what the optimizer adds weighs most here
         stack = [keras.Input((64,))]
         for _ in range(2):
@@ -41,6 +69,23 @@ def make_network(name):
             ]
         stack.append(layers.GlobalAveragePooling2D())
     return keras.Sequential([*stack, layers.Dense(10)])
+
+
+def make_late(name):
+    """The same network, with members."""
+    import keras
+
+    import late_phase.keras
+
+    plain = make_network(name)
+    if name == "lstm":
+        lstm = late_phase.keras.Rank1LSTM(128, members=MEMBERS)
+        late = keras.Sequential([keras.Input((64, 32)), lstm, keras.layers.Dense(10)])
+        for layer, other in zip(late.layers, plain.layers):
+            layer.set_weights(other.get_weights())
+        return late
+    weights = "normalization + head" if name == "transformer" else "batch_norm + head"
+    return late_phase.keras.convert(plain, members=MEMBERS, weights=weights)
 
 
 def make_optimizer(name):
@@ -76,7 +121,7 @@ def measure_row(network, optimizer, pairs):
     plain = make_network(network)
     x = tf.constant(random.normal(size=(32, *plain.input_shape[1:])), tf.float32)
     y = tf.constant(random.integers(0, 10, 32))
-    late = late_phase.keras.convert(make_network(network), members=MEMBERS)
+    late = make_late(network)
     late_optimizer = late_phase.keras.LatePhaseOptimizer(
         make_optimizer(optimizer), members=MEMBERS, start=START, sigma=0.1
     )
@@ -106,6 +151,45 @@ def measure_row(network, optimizer, pairs):
     return rounds.round(7).tolist(), float(difference)
 
 
+def first_call(kind):
+    """Seconds of the first training step of MobileNetV2, "plain" or "late"; in a process of its own."""
+    import keras
+
+    import late_phase.keras
+
+    keras.utils.set_random_seed(0)
+    model = keras.applications.MobileNetV2(
+        (96, 96, 3), weights=None, classes=10, classifier_activation=None
+    )
+    optimizer = make_optimizer("nesterov")
+    if kind == "late":
+        model = late_phase.keras.convert(model, members=MEMBERS)
+        optimizer = late_phase.keras.LatePhaseOptimizer(
+            optimizer, members=MEMBERS, start=START, sigma=0.1
+        )
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = np.zeros((2, 96, 96, 3), "float32"), np.array([1, 2])
+    begin = time.perf_counter()
+    model.train_on_batch(x, y)
+    return time.perf_counter() - begin
+
+
+def measure_tracing(rounds):
+    """Seconds [[plain, late-phase], ...] of rounds."""
+    code = "import sys; from tools.bench import bench_keras; print(bench_keras.first_call(sys.argv[1]))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def seconds(kind):
+        run = subprocess.run(
+            [sys.executable, "-c", code, kind], env=environment, capture_output=True, text=True
+        )
+        if run.returncode:
+            raise SystemExit(f"bench keras: the first call of MobileNetV2, {kind}: {run.stderr}")
+        return round(float(run.stdout), 4)
+
+    return [[seconds("plain"), seconds("late")] for _ in range(rounds)]
+
+
 def measure(options):
     import keras
     import tensorflow as tf
@@ -121,6 +205,7 @@ def measure(options):
         results["rows"][name], results["differences"][name] = measure_row(
             network, optimizer, options.pairs
         )
+    results["tracing"] = measure_tracing(options.tracings)
     return results
 
 
@@ -137,6 +222,8 @@ def render(results):
         f"{'':46}{'Keras, ms':>10}{'control':>9}{'late_phase':>12}",
     ]
     for text, network, optimizer, target in ROWS:
+        if f"{network} {optimizer}" not in results["rows"]:
+            continue  # recorded before there was such a row
         rounds = np.array(results["rows"][f"{network} {optimizer}"])
         control = float(np.median(rounds[:, 1] / rounds[:, 0]))
         median, low, high = bench_report.interval(rounds[:, 2] / rounds[:, 0], rng)
@@ -146,16 +233,28 @@ def render(results):
         lines.append(
             f"{text:46}{np.median(rounds[:, 0]) * 1e3:10.2f}{control:9.3f}{median:12.3f}   {low:.3f} to {high:.3f}{verdict}"
         )
+    if results.get("tracing"):
+        seconds = np.array(results["tracing"])
+        ratio = float(np.median(seconds[:, 1] / seconds[:, 0]))
+        verdict = "met" if ratio <= TRACING_TARGET else "MISSED"
+        lines += [
+            "",
+            f"{len(seconds)} pairs of new processes: the first call of MobileNetV2, whose step is traced",
+            f"Keras {np.median(seconds[:, 0]):.1f} s, late_phase {np.median(seconds[:, 1]):.1f} s, median of the ratios {ratio:.2f}"
+            f"   target <= {TRACING_TARGET}: {verdict}",
+        ]
     return lines
 
 
 def check(options):
-    return (
-        None if options.pairs >= 1 else f"--pairs must be >= 1. Received: --pairs {options.pairs}"
-    )
+    for name in ("pairs", "tracings"):
+        if getattr(options, name) < 1:
+            return f"--{name} must be >= 1. Received: --{name} {getattr(options, name)}"
+    return None
 
 
 if __name__ == "__main__":
     parser = bench_report.parser("keras", __doc__)
     parser.add_argument("--pairs", type=int, default=200, help="rounds of a row (default 200)")
+    parser.add_argument("--tracings", type=int, default=5, help="pairs of first calls (default 5)")
     bench_report.main(parser, check, measure, render)

@@ -6,7 +6,7 @@ import types
 
 import keras
 
-from late_phase.keras.members import EqualRows, MemberLayer, load_rows, register
+from late_phase.keras.members import EqualRows, MemberLayer, each_member, load_rows, register
 from late_phase.keras.private import add_rows, flatten_layers, own_variables, rows_lent
 
 
@@ -163,6 +163,11 @@ class Members(MemberLayer):
         rows = [(v, self.row(v, training)) for v in self._parts.variables]
         with rows_lent(rows):
             return self.layer(inputs, *args, **kwargs)
+
+    def call_members(self, inputs, *args, mask=None, **kwargs):
+        return each_member(
+            self, self.members, inputs, *args, mask=mask, takes_mask=self.layer, **kwargs
+        )
 
     def compute_mask(self, inputs, previous_mask):
         return self.layer.compute_mask(inputs, previous_mask)

@@ -8,6 +8,7 @@ import tensorflow as tf
 import late_phase
 from late_phase.keras import sparse_gradients
 from late_phase.keras.private import variable_key
+from late_phase.keras.rows import copy_first
 
 
 def tf_variable(variable):
@@ -87,15 +88,15 @@ class FusedRule:
             slots["count"] = owner.add_variable(counts, dtype="int64", name=f"{name}_count")
         return slots
 
-    def update(self, target, variable, slots, **inputs):
+    def update(self, target, variable, slots, constant, **inputs):
         """`target` is "member" or "base"; `inputs` are those that all rules of a target share."""
         dtype = variable.dtype
         getattr(late_phase.raw_ops, f"late_phase_{target}_apply_{self._name}")(
             var=variable.handle,
             **{name: slot.handle for name, slot in slots.items()},
-            **{name: tf.constant(value, dtype) for name, value in self._hyper.items()},
+            **{name: constant(value, dtype) for name, value in self._hyper.items()},
             **self._attributes,
-            weight_decay=tf.constant(0, dtype),
+            weight_decay=constant(0, dtype),
             **inputs,
         )
 
@@ -156,6 +157,7 @@ class FusedBase:
             "base",
             variable,
             slots,
+            now.constant,
             member=now.member,
             cycle=now.cycle,
             scale=scalars.base_scale,
@@ -204,24 +206,22 @@ class FusedMembers:
             )
         if now.is_late is not None:
 
-            def copy_first_row():
-                for variable, _ in pairs:
-                    strategy.extended.update(variable.value, self._copy_first_row, group=False)
+            def copy_rows():
+                stacks = [variable.value for variable, _ in pairs]
+                copy_first([c for v in stacks for c in strategy.experimental_local_results(v)])
 
-            tf.cond(now.is_late, lambda: None, copy_first_row)
+            tf.cond(now.is_late, lambda: None, copy_rows)
 
     def _update(self, variable, slots, gradient, now):
         self._rule.update(
             "member",
             variable,
             slots,
+            now.constant,
             member=now.member,
             lr=now.of_type[variable.dtype].member_rate,
             grad=tf.cast(gradient, variable.dtype),
         )
-
-    def _copy_first_row(self, variable):
-        variable.assign(tf.repeat(variable[:1], self._members, axis=0))
 
     def restart(self, strategy):
         """All slots as of members that have not been trained."""

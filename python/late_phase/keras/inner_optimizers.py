@@ -111,7 +111,7 @@ class InnerOptimizers:
 
     def follow(self, owner):
         """From now on learning rates are those at the minibatch of `owner`."""
-        self.base.learning_rate = _RateNow(lambda: owner.learning_rate)
+        self.base.learning_rate = _RateNow(owner.base_rate)
         if self.follows:
             self.member.learning_rate = _RateNow(lambda: owner.learning_rate)
         elif callable(self._member_rate):

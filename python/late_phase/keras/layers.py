@@ -231,11 +231,19 @@ class BatchNormalization(MemberLayer):
         self.built = True
 
     def channels_last(self, x):
-        """[..., channels], whichever axis they are."""
+        """[..., channels], whichever axis they are.
+
+        Args:
+          x: inputs.
+        """
         return x if self._is_last(x) else keras.ops.moveaxis(x, self.axis, -1)
 
     def channels_back(self, x):
-        """From `channels_last` to the inputs' order of axes."""
+        """The opposite of `channels_last`.
+
+        Args:
+          x: [..., channels].
+        """
         return x if self._is_last(x) else keras.ops.moveaxis(x, -1, self.axis)
 
     def _is_last(self, x):
@@ -283,7 +291,7 @@ class BatchNormalization(MemberLayer):
     def _train(self, x):
         result = self._fused(
             x,
-            lambda variable: self.row(variable, training=True)[tf.newaxis],
+            lambda variable: tf.expand_dims(self.row(variable, training=True), 0),
             tf.constant(0),
             is_training=True,
         )
@@ -324,13 +332,20 @@ class BatchNormalization(MemberLayer):
     def _move_statistics(self, mean, variance):
         """Moves the current member's statistics towards those of a minibatch, [channels]."""
         optimizer = self.attached_optimizer()
-        rows = (
-            self.members if optimizer is None else tf.size(optimizer.rows())
-        )  # which one minibatch writes: all of them, or one
-        momentum = tf.where(
-            tf.equal(rows, 1),
-            tf.constant(self.momentum**self.members, mean.dtype),
-            tf.constant(self.momentum, mean.dtype),
+
+        def make_momentum():
+            # By how many rows one minibatch writes: all of them, or one.
+            rows = self.members if optimizer is None else tf.size(optimizer.rows())
+            return tf.where(
+                tf.equal(rows, 1),
+                tf.constant(self.momentum**self.members, mean.dtype),
+                tf.constant(self.momentum, mean.dtype),
+            )
+
+        momentum = (
+            make_momentum()
+            if optimizer is None
+            else optimizer.in_this_step(("momentum", self.momentum, mean.dtype), make_momentum)
         )
         pairs = ((self.moving_mean, mean), (self.moving_variance, variance))
         self.write_rows([

@@ -33,7 +33,7 @@ def require_one_member(pairs, member):
         for path, (_, gradient) in zip(paths, pairs):
             if _is_known_to_be_of_several(gradient):
                 raise ValueError(f"{_RULE} {path}")  # while the step is traced
-    found = tf.stack([_has_other_rows(gradient, member) for _, gradient in pairs])
+    found = _have_other_rows([gradient for _, gradient in pairs], member)
     if not tf.executing_eagerly():
         return tf.debugging.Assert(~tf.reduce_any(found), [_RULE, tf.boolean_mask(paths, found)])
     if tf.reduce_any(found):
@@ -50,12 +50,23 @@ def _is_known_to_be_of_several(gradient):
     return indices is not None and len(set(indices.tolist())) > 1
 
 
+def _have_other_rows(gradients, member):
+    """bool [n]. Gradients of one row, which nearly all are, are compared together."""
+    single = [isinstance(g, tf.IndexedSlices) and g.values.shape[0] == 1 for g in gradients]
+    rows = [tf.cast(g.indices, tf.int64) for g, one in zip(gradients, single) if one]
+    found = []
+    if rows:
+        found = tf.unstack(tf.concat(rows, axis=0) != tf.cast(member, tf.int64), num=len(rows))
+    found = iter(found)
+    return tf.stack(
+        [next(found) if one else _has_other_rows(g, member) for g, one in zip(gradients, single)]
+    )
+
+
 def _has_other_rows(gradient, member):
     """bool []. NaN does not count: clipping by a norm that is NaN writes it everywhere."""
     if not isinstance(gradient, tf.IndexedSlices):
         rows, values = tf.range(tf.shape(gradient)[0]), gradient
-    elif gradient.values.shape[0] == 1:
-        return gradient.indices[0] != tf.cast(member, gradient.indices.dtype)
     else:
         rows, values = gradient.indices, gradient.values
     others = tf.boolean_mask(values, rows != tf.cast(member, rows.dtype))

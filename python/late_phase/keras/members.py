@@ -15,8 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from late_phase.keras.private import (
+    carry_mask,
     flatten_layers,
     is_first_use,
+    mask_of,
     outermost_layer,
     own_variables,
     watch,
@@ -115,26 +117,33 @@ class _Parts:
         self.tensors = tensors
 
 
-def each_member(layer, members, inputs, *args, mask=None, **kwargs):
+def each_member(layer, members, inputs, *args, mask=None, takes_mask=None, **kwargs):
     """A layer in inference, run once for each member on its part of the batch.
 
-    [K*N, ...] -> [K*N, ...], member 0 first. The layer has members, or layers inside it do.
+    [K*N, ...] -> [K*N, ...], member 0 first. The layer has members, or layers inside it do. The
+    mask is passed on if `call` of the layer, or of `takes_mask` if that is given, has a `mask`.
     """
     for inner in flatten_layers(layer):
         if getattr(inner, "stateful", False):
             raise ValueError(
                 f"A pass over all members has no states to keep. Received: stateful=True in {inner.path}"
             )
-    takes = inspect.signature(layer.call).parameters
-    if mask is not None and "mask" in takes:
+    if mask is not None and "mask" in inspect.signature((takes_mask or layer).call).parameters:
         kwargs["mask"] = mask
-    if "training" in takes:
+    if "training" in inspect.signature(layer.call).parameters:
         kwargs["training"] = False
 
     def split(x):
         if isinstance(x, tf.SparseTensor):
             return _Parts(tf.sparse.split(x, members, axis=0))
-        return _Parts(tf.split(x, members)) if tf.is_tensor(x) else x
+        if not tf.is_tensor(x):
+            return x
+        parts = tf.split(x, members)
+        own = mask_of(x) if mask is None or x is not inputs else mask
+        if own is not None:  # which layers inside may look for, whatever their arguments
+            for part, of_part in zip(parts, tf.split(own, members)):
+                carry_mask(part, of_part)
+        return _Parts(parts)
 
     parts, outputs = keras.tree.map_structure(split, (inputs, args, kwargs)), []
     for k in range(members):
@@ -291,9 +300,12 @@ class MemberLayer(keras.layers.Layer):
         if not self._last_training:
             return inference_row(variable)
         optimizer = self._optimizer()
-        member = (
-            tf.constant(0) if optimizer is None else tf.convert_to_tensor(optimizer.member.value)
-        )
+        if optimizer is None:
+            member = tf.constant(0)
+        else:
+            member = optimizer.in_this_step(
+                "member", lambda: tf.convert_to_tensor(optimizer.member.value)
+            )
         return tf.gather(variable.value, member)  # its gradient is the row's alone
 
     def dtype_for(self, inputs):

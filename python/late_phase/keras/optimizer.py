@@ -1,5 +1,6 @@
 """Algorithm 1 around two Keras optimizers."""
 
+import concurrent.futures
 import functools
 import types
 import warnings
@@ -78,6 +79,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
       base_scale: γ, the factor on the base weights' summed gradients: 1, or 1 / members for their
         mean.
       seed: the seed of the noise.
+      base_rate_scale: a factor on the learning rate of the base weights from `start` on, which have
+        one update per cycle. With Adam, whose updates have a size of their own, sqrt(members) keeps
+        what they are worth where noise dominates; see "Choosing K, start, sigma, base_scale".
       name: the name of the optimizer.
       **kwargs: refused, because options of an optimizer belong to `base` and `member`.
 
@@ -96,6 +100,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         sigma=0.0,
         base_scale=1.0,
         seed=0,
+        base_rate_scale=1.0,
         name="late_phase",
         **kwargs,
     ):
@@ -136,10 +141,15 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         self.sigma = _check("sigma", sigma, 0 <= sigma < np.inf, "at least 0")
         self.base_scale = _check("base_scale", base_scale, 0 < base_scale <= 1, "in (0, 1]")
         self.seed = seed
+        self.base_rate_scale = _check(
+            "base_rate_scale", base_rate_scale, 0 < base_rate_scale < np.inf, "greater than 0"
+        )
         self._spawn_is_due = False
         self._said_too_short = False
         # In a namespace, because Keras would count what is in attributes, and in lists of them, among this optimizer's own state.
-        self._parts = types.SimpleNamespace(inner=inner, unequal=unequal, start=None)
+        self._parts = types.SimpleNamespace(
+            inner=inner, unequal=unequal, start=None, shared=(None, {})
+        )
         if members > 1 and not isinstance(self._start, int):
             with tf.device("CPU:0"):
                 # int64 []: T0, once it is known.
@@ -236,11 +246,18 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 "The optimizer must be built before its first step in `strategy.run`: call optimizer.build(model.trainable_variables) in the "
                 f"strategy's scope. Received: an optimizer that is not built, in {type(tf.distribute.get_strategy()).__name__}.run"
             )
-        with (
-            tf.init_scope(),
-            private.strategy_of(self).scope(),
-        ):  # also when the first training step is being traced
-            self._build(list(variables))
+
+        def build():
+            with tf.init_scope(), private.strategy_of(self).scope():
+                self._build(list(variables))
+
+        if tf.executing_eagerly():
+            build()
+        else:
+            # Variables that are made while a step is traced would make Keras trace it once more. In a
+            # thread of its own nothing is being traced.
+            with concurrent.futures.ThreadPoolExecutor(1) as executor:
+                executor.submit(build).result()
 
     def _build(self, variables):
         late = [v for v in variables if hasattr(v, "late_phase_members")]
@@ -338,8 +355,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         self._spawn_if_due()
         if self.members > 1 and not self._starts_at_once():
             tf.cond(
-                self._parts.unequal.value,
-                lambda: make_equal(variables, self._is_late()),
+                self._parts.unequal.value & ~self._is_late(),
+                lambda: make_equal(variables),
                 lambda: None,
             )
 
@@ -409,12 +426,12 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             incoming.unscaled(member_row(gradients[key(v)], member), self.loss_scale_factor)
             for v in late_variables
         ]
-        if one_member is not None:
-            with tf.control_dependencies([one_member]):
-                base_gradients, late_gradients = tf.nest.map_structure(
-                    tf.identity, [base_gradients, late_gradients]
-                )
         if private.strategy_of(self).num_replicas_in_sync > 1:
+            if one_member is not None:
+                with tf.control_dependencies([one_member]):
+                    base_gradients, late_gradients = tf.nest.map_structure(
+                        tf.identity, [base_gradients, late_gradients]
+                    )
             replicas = tf.distribute.get_replica_context()
             base_gradients, late_gradients = replicas.all_reduce(
                 tf.distribute.ReduceOp.SUM, [base_gradients, late_gradients]
@@ -430,7 +447,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 list(zip(late_variables, late_gradients)),
             )
 
-        private.merge_call(update, private.strategy_of(self), base_gradients, late_gradients)
+        with tf.control_dependencies([] if one_member is None else [one_member]):
+            private.merge_call(update, private.strategy_of(self), base_gradients, late_gradients)
 
     def _require_ready(self, variables):
         """To be built by its first step."""
@@ -478,21 +496,16 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         parts, late = self._parts, self._is_late()
         inner = parts.inner
 
-        def from_start(value):  # float64 []: 1 before
-            return (
-                tf.constant(1.0, tf.float64)
-                if late is None
-                else tf.where(late, tf.constant(value, tf.float64), 1.0)
-            )
-
-        base_scale, of_type = from_start(self.base_scale), {}
+        base_scale, of_type = self._from_start(self.base_scale), {}
         for dtype in parts.dtypes:
-            base_rate = tf.cast(self.learning_rate, dtype)
+            rate = tf.cast(self.learning_rate, dtype)
             member_rate = (
-                base_rate if inner.follows else tf.cast(inner.member_rate(self.iterations), dtype)
+                rate if inner.follows else tf.cast(inner.member_rate(self.iterations), dtype)
             )
             of_type[dtype] = types.SimpleNamespace(
-                base_rate=base_rate, member_rate=member_rate, base_scale=tf.cast(base_scale, dtype)
+                base_rate=tf.cast(self.base_rate(), dtype),
+                member_rate=member_rate,
+                base_scale=tf.cast(base_scale, dtype),
             )
         return types.SimpleNamespace(
             member=tf.convert_to_tensor(self.member.value),
@@ -501,14 +514,51 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             else tf.where(late, self.members, 1),  # minibatches per update of the base weights
             is_late=late,
             rows=self.rows(),
+            constant=functools.cache(tf.constant),  # value, dtype: one for all weights
             of_type=of_type,
-            base_decay_scale=from_start(inner.base_decay_scale(self.members, self.base_scale)),
+            base_decay_scale=self._from_start(
+                inner.base_decay_scale(self.members, self.base_scale)
+            ),
             base_square_norm=None,
             member_square_norm=None,
         )
 
+    def _from_start(self, value):
+        """float64 []: the value from `start` on, 1 before."""
+        late = self._is_late()
+        if late is None:
+            return tf.constant(1.0, tf.float64)
+        return tf.where(late, tf.constant(value, tf.float64), 1.0)
+
+    def base_rate(self):
+        """The learning rate of the base weights in this step."""
+        if self.members == 1 or self.base_rate_scale == 1:
+            return self.learning_rate
+        rate = tf.convert_to_tensor(self.learning_rate)
+        return rate * tf.cast(self._from_start(self.base_rate_scale), rate.dtype)
+
     def rows(self):
         """int32 [n]: the rows that this minibatch writes: its member's; all before `start`."""
+        return self.in_this_step("rows", self._rows)
+
+    def in_this_step(self, name, make):
+        """A tensor that all layers of a step share: made once while the step is traced.
+
+        Args:
+          name: what it is; with all that it depends on, but for this optimizer's state.
+          make: a function that makes it.
+        """
+        if tf.executing_eagerly() or private.strategy_of(self).num_replicas_in_sync > 1:
+            return make()
+        graph, made = self._parts.shared
+        if graph is not tf.compat.v1.get_default_graph():
+            made = {}
+            self._parts.shared = tf.compat.v1.get_default_graph(), made
+        if name not in made:
+            made[name] = make()
+        return made[name]
+
+    def _rows(self):
         member = tf.convert_to_tensor(self.member.value)
         late = self._is_late()
         if late is None:
@@ -527,6 +577,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         return tf.constant(self._start, tf.int64) if variable is None else variable.value
 
     def _advance(self, strategy):
+        self._parts.shared = None, {}
         self.iterations.assign_add(1)
         if self.members == 1:
             return
@@ -568,6 +619,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             "sigma": self.sigma,
             "base_scale": self.base_scale,
             "seed": self.seed,
+            "base_rate_scale": self.base_rate_scale,
         }
 
     @classmethod

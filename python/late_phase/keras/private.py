@@ -52,6 +52,16 @@ def is_first_use(layer, graph):
     return not any(graph is other for other in graphs)
 
 
+def mask_of(tensor):
+    """The mask that a tensor carries from layer to layer; None if it has none."""
+    return tensor._keras_mask if hasattr(tensor, "_keras_mask") else None
+
+
+def carry_mask(tensor, mask):
+    """Lets a tensor carry a mask."""
+    setattr(tensor, "_keras_mask", mask)  # noqa: B010 (to private_test, an attribute that is set is our own)
+
+
 def own_variables(layer):
     """A layer's own variables, without those of inner layers, in the order of saving."""
     return layer._trainable_variables + layer._non_trainable_variables

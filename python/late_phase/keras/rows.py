@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 import late_phase
-from late_phase.keras.members import mean_of_rows
 
 
 def spawn(variable, sigma, seed):
@@ -11,6 +10,13 @@ def spawn(variable, sigma, seed):
     late_phase.raw_ops.late_phase_spawn(
         var=variable.handle, sigma=tf.constant(sigma, tf.float64), seed=tf.constant(seed, tf.int64)
     )
+
+
+def copy_first(variables):
+    """Row k <- row 0, of tf.Variables."""
+    sigma, seed = tf.constant(0.0, tf.float64), tf.constant([0, 0], tf.int64)
+    for variable in variables:
+        late_phase.raw_ops.late_phase_spawn(var=variable.handle, sigma=sigma, seed=seed)
 
 
 def rows_differ(variables):
@@ -21,11 +27,14 @@ def rows_differ(variables):
     )
 
 
-def make_equal(variables, is_late):
-    """Every row <- the mean of the rows; if there are members yet, they stay."""
+def make_equal(variables):
+    """Every row <- the mean of the rows, which of equal rows is exactly that row."""
+    zero = tf.constant(0)
     for variable in variables:
-        rows = tf.convert_to_tensor(variable.value)
-        equal = tf.where(is_late, rows, mean_of_rows(variable))
+        handle = variable.value.handle  # of this replica, which all do alike
+        rows = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.value.dtype)
+        first = tf.raw_ops.ResourceGather(resource=handle, indices=zero, dtype=rows.dtype)
+        mean = tf.raw_ops.Mean(input=rows - first, axis=zero)
         tf.raw_ops.AssignVariableOp(
-            resource=variable.value.handle, value=equal
-        )  # of this replica, which all do alike
+            resource=handle, value=tf.broadcast_to(first + mean, rows.shape)
+        )

@@ -208,5 +208,5 @@ def _row_of(variable):
 
 def write_rows(variable, rows, row):
     """variable[rows] <- row, [...], for int32 rows [n] of a variable [K, ...]."""
-    updates = tf.broadcast_to(row, tf.concat([tf.shape(rows), tf.shape(row)], axis=0))
+    updates = tf.gather(tf.expand_dims(row, 0), tf.zeros_like(rows))
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=updates)

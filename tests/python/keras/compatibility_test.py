@@ -45,6 +45,9 @@ CHECKED_BY = {
     "any Keras layer, LoRA": [
         "members_test.py::test_training_is_the_plain_loop", "convert_test.py::test_weights_are_chosen_by_name",
         "members_test.py::test_lora_inside_a_block_is_saved_and_collapsed_to_one_adapter"],
+    "Keras Hub's layers and backbones (0.32)": [
+        "keras_hub_test.py::test_transformer_encoder", "keras_hub_test.py::test_norms_and_biases_of_a_backbone",
+        "keras_hub_test.py::test_lora_on_a_frozen_backbone_collapses_to_one_adapter"],
     "`OneDeviceStrategy`, `MirroredStrategy`": [
         "test_one_device_strategy", "distribute_test.py::test_fit_on_two_devices_is_that_of_one_with_the_joint_minibatch",
         "distribute_test.py::test_a_loop_on_two_devices_is_fit"],

@@ -287,12 +287,6 @@ def stock(last):
             "`epsilon` must be greater than 0. Received: epsilon=0",
         ),
         (
-            lambda: late_phase.keras.BatchNormalization(members=2, axis=1)(
-                np.ones((2, 3, 4), "float32")
-            ),
-            "`axis` must be the last one",
-        ),
-        (
             lambda: late_phase.keras.collapse(
                 keras.Sequential([late_phase.keras.Dense(3, members=2)])
             ),
@@ -304,11 +298,11 @@ def stock(last):
         ),
         (
             lambda: late_phase.keras.convert(
-                stock(keras.layers.BatchNormalization(gamma_constraint="non_neg", name="norm")),
+                stock(keras.layers.BatchNormalization(renorm=True, name="norm")),
                 members=2,
                 weights="batch_norm",
             ),
-            "norm cannot get members: BatchNormalization with members has no such option. Received: gamma_constraint=",
+            "norm cannot get members: BatchNormalization with members has no such option. Received: renorm=True",
         ),
         (
             lambda: late_phase.keras.convert(

@@ -235,3 +235,20 @@ def test_masked_values_do_not_count():
     np.testing.assert_allclose(np.array(y)[MASK], np.array(z)[MASK], rtol=0, atol=1e-9)
     y = np.array(y)[MASK]
     np.testing.assert_allclose(y.mean(axis=0), np.zeros(C), rtol=0, atol=1e-9)
+
+
+def test_ensemble_of_a_layer_that_looks_for_masks_itself():
+    """MultiHeadAttention has no `mask` argument; the masks of its inputs are not lost."""
+    keras.utils.set_random_seed(0)
+    tokens = keras.Input((5,), dtype="int32")
+    embedded = keras.layers.Embedding(9, 4, mask_zero=True)(tokens)
+    attention = late_phase.keras.Members(keras.layers.MultiHeadAttention(2, 3), members=3)
+    model = keras.Model(tokens, attention(embedded, embedded)[:, 0])
+    random = np.random.default_rng(1)
+    for variable in attention.member_variables():
+        variable.assign(random.normal(size=variable.shape))
+    x = np.array([[1, 2, 0, 0, 0], [3, 4, 5, 6, 7]])
+    expected = [late_phase.keras.collapse(model, member=k)(x) for k in range(3)]
+    actual = late_phase.keras.ensemble(model)(x)
+    np.testing.assert_allclose(actual, np.mean(expected, axis=0), rtol=0, atol=1e-5)
+    assert np.abs(model(x)[0] - model(x[:, ::-1])[0]).max() > 1e-3  # the mask matters

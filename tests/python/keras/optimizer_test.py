@@ -65,7 +65,7 @@ PATHS = {
 }
 
 
-def plain_loop(model, base_rule, member_rule, base_scale, steps=STEPS):
+def plain_loop(model, base_rule, member_rule, base_scale, steps=STEPS, base_rate_scale=1.0):
     """Algorithm 1 without noise: base weights, [members of the head's kernel and bias]."""
     x, y = data(steps)
     hidden, head = (model.get_layer(name).get_weights() for name in ("hidden", "head"))
@@ -76,7 +76,16 @@ def plain_loop(model, base_rule, member_rule, base_scale, steps=STEPS):
 
     parts = [slice(t * BATCH, (t + 1) * BATCH) for t in range(steps)]
     return algorithm_1.train(
-        loss, hidden, [w[0] for w in head], parts, K, START, base_rule, member_rule, base_scale
+        loss,
+        hidden,
+        [w[0] for w in head],
+        parts,
+        K,
+        START,
+        base_rule,
+        member_rule,
+        base_scale,
+        base_rate_scale,
     )
 
 
@@ -120,6 +129,23 @@ def test_fit_equals_the_plain_loop(base, member, path, base_scale):
     x, y = data()
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     expect_equal(model, hidden, rows)
+
+
+@pytest.mark.parametrize("rule", ["nesterov", "adam"])
+@pytest.mark.parametrize("path", ["fused", "wrapped"])
+def test_a_scaled_base_rate_equals_the_plain_loop(rule, path):
+    """Also where the members' optimizer follows that of the base: their rate stays."""
+    model, scale = make_model(), 2.0
+    hidden, rows = plain_loop(model, rule, rule, 1.0, base_rate_scale=scale)
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        PATHS[path][0][rule](), members=K, start=START, base_rate_scale=scale
+    )
+    model.compile(optimizer, LOSS)
+    x, y = data()
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    expect_equal(model, hidden, rows)
+    assert optimizer.get_config()["base_rate_scale"] == scale
+    assert float(optimizer.learning_rate.numpy()) == RATE
 
 
 def test_member_none_follows_the_base():

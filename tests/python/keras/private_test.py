@@ -102,6 +102,11 @@ NAMES = {
         "add_rows",
         "cast the row in `_MemberVariable.value` to `dtype`",
     ),
+    "_keras_mask": (
+        lambda: keras.layers.Embedding(3, 2, mask_zero=True)(np.zeros((1, 2))),
+        "mask_of` and `carry_mask",
+        "call a layer whose `compute_mask` returns the mask",
+    ),
     "__internal__": (
         lambda: tf,
         "merge_call",
@@ -264,6 +269,17 @@ def test_first_use_is_once_in_an_outermost_call():
     assert seen == [True, False]
     tf.function(model)(np.ones((1, 2)))
     assert seen == [True, False, True, False]
+
+
+def test_a_carried_mask_reaches_the_next_layer():
+    x = tf.random.stateless_normal([2, 3, 4], [0, 0])
+    mask = tf.constant([[True, False, False], [True, True, True]])
+    lstm = keras.layers.LSTM(2)
+    assert private.mask_of(x) is None
+    expected = lstm(x, mask=mask)
+    private.carry_mask(x, mask)
+    assert private.mask_of(x) is mask
+    np.testing.assert_array_equal(lstm(x), expected)
 
 
 def test_own_variables_are_in_the_order_of_saving():

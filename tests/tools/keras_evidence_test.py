@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import late_phase.keras
-from late_phase_cli import enwik8_data, files
+from late_phase_cli import enwik8_data, files, paired
 from tests.support.enwik8_text import write_text
 from tools.bench import keras_evidence, keras_evidence_table, keras_tasks
 
@@ -351,3 +351,34 @@ def test_recorded_runs_are_of_these_tasks(path):
     assert_complete(record)
     assert record["task"]["test_seeds"] == [0, 1, 2, 3, 4]
     assert record["task"]["choosing_seeds"] == [100, 101, 102]
+
+
+def test_the_page_says_what_the_digits_show():
+    """The sentences below the tables of docs/comparison.md."""
+    runs = files.read_json("docs/results/keras-evidence-digits.json")["runs"]
+    with open("docs/comparison.md") as file:
+        page = " ".join(file.read().split())
+
+    def accuracy(name):
+        return keras_evidence_table.values(runs, "test", name, "accuracy")
+
+    def less(ours, theirs):
+        return paired.difference(accuracy(ours), accuracy(theirs), lower_is_better=False)
+
+    def words(difference):
+        return difference.number(2).replace("-", "−")
+
+    gains = {name: less(name, "plain") for name in keras_evidence_table.ROWS[1:]}
+    assert all(gain.won == gain.seeds == 5 for gain in gains.values())
+    assert "All methods beat plain training in accuracy in all five seeds, SWA by most" in page
+    assert max(gains, key=lambda name: gains[name].mean) == "SWA"
+    assert f"SWA by most: {words(gains['SWA'])[1:]} points" in page
+    members = less("late-phase", "accumulation")
+    with_swa = less("late-phase + SWA", "accumulation + SWA")
+    over_swa = less("late-phase + SWA", "SWA")
+    assert all(abs(one.mean) < one.half_width for one in (members, with_swa)) and over_swa.mean < 0
+    assert (
+        f"cannot be told from nothing: {words(members)} points, and with SWA {words(with_swa)}."
+        in page
+    )
+    assert f"Late-phase + SWA is not better than SWA: {words(over_swa)}." in page

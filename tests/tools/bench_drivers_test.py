@@ -298,7 +298,8 @@ def test_peer_of_enwik8_trains_as_the_op_does(tmp_path, monkeypatch):
 def test_keras_trains_alike_before_the_members(network, optimizer):
     rounds, difference = bench_keras.measure_row(network, optimizer, pairs=3)
     assert np.shape(rounds) == (3, 3) and np.min(rounds) > 0
-    assert difference < 1e-5
+    # Factors, which Keras's LSTM lacks, are trained before there are members, too.
+    assert difference < (3e-4 if network == "lstm" else 1e-5)
 
 
 def test_keras_reports_its_first_calls():

@@ -148,6 +148,25 @@ def test_a_scaled_base_rate_equals_the_plain_loop(rule, path):
     assert float(optimizer.learning_rate.numpy()) == RATE
 
 
+def test_several_steps_in_one_graph_equal_the_plain_loop():
+    """What the layers of a step share is not that of the step before."""
+    model = make_model()
+    hidden, rows = plain_loop(model, "sgd", "sgd", 1.0)
+    optimizer = late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=K, start=START)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def train(x, y):
+        for part in range(STEPS):  # unrolled
+            batch = slice(part * BATCH, (part + 1) * BATCH)
+            with tf.GradientTape() as tape:
+                loss = LOSS(y[batch], model(x[batch], training=True))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables))
+
+    train(*map(tf.constant, data()))
+    expect_equal(model, hidden, rows)
+
+
 def test_member_none_follows_the_base():
     model = make_model()
     hidden, rows = plain_loop(model, "adam", "adam", 1.0)

@@ -58,8 +58,8 @@ class Task:
 
 # Images: scikit-learn's 1,797 digits.
 
-# Test images are the last ones, of other writers than the first: no seed trains or is chosen on them. A seed shuffles the rest; what is
-# not for training is for validation.
+# Test images are the last ones: no seed trains or is chosen on them. A seed shuffles the rest; what is not for training is for
+# validation.
 IMAGE_SIZES = {"training": 800, "test": 600, "batch": 10}
 
 

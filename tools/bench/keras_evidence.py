@@ -157,7 +157,8 @@ def _judged(task, data, model, split, has_statistics=False):
 def run_method(task, data, state, seed, split, method, settings):
     """What a method, and what its trajectory gives besides, comes to: {name: figures}."""
     rate, late = settings["rate"], (task.start, task.epochs)
-    swa, last, callbacks = late_phase.keras.SWA(task.start, dataset=data.training), _Last(), []
+    swa = late_phase.keras.SWA(late_phase.keras.Epoch(task.start), dataset=data.training)
+    last, callbacks = _Last(), []
     if method == "plain":
         options = {"use_ema": True, "ema_momentum": settings["ema_momentum"]}
         model = fork_plain(task, data, state, rate, **options)

@@ -406,7 +406,7 @@ def test_the_papers_figures_stand_beside_its_network():
             "--over members=2 --model base",
             "`model` must be late-phase, accumulation or lower-rate if members are varied",
         ),
-        ("--over members=2 --model decay", "where members are varied; one member is the network"),
+        ("--over members=2 --model decay", "if members are varied; one member is the network"),
         ("--over sigma=1 --model all", "`model` must be one model"),
         ("--over members=2 --model all-controls", "`model` must be one model"),
         ("--over members=2 --resume", "--resume is not a flag of sweep"),
@@ -477,7 +477,8 @@ def test_a_folder_is_worked_in_once_at_a_time(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        errors.UserError, match="`out` must be a folder that can be made.*Received: out=.*/file/out"
+        errors.UserError,
+        match="`out` must be a folder that can be created and written to.*Received: out=.*/file/out",
     ):
         with sweep.locked_folder(str(tmp_path / "file" / "out"), {}):
             pass

@@ -492,7 +492,7 @@ def test_ensembles_of_unlike_runs_are_refused(tmp_path, runs, strangers, names, 
             "--flatness 0.1,-0.2",
             "`flatness` must be a comma-separated list of numbers >= 0. Received: flatness=0.1,-0.2",
         ),
-        ("--flatness much", "`flatness` must be numbers >= 0"),
+        ("--flatness much", "`flatness` must be a comma-separated list of numbers >= 0"),
         ("--samples 0 --flatness 1", "--samples"),
         (
             "--ood nowhere.bin",

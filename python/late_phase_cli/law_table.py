@@ -15,7 +15,16 @@ import statistics
 from late_phase_cli import finished_runs, noise_law, run_table, text_table
 
 # Settings that a network without a treatment ignores, or that change no number.
-_OF_TREATMENTS = ("members", "t0", "sigma", "gamma", "base_decay_scale", "freeze_base", "late_rate")
+_OF_TREATMENTS = (
+    "members",
+    "t0",
+    "sigma",
+    "gamma",
+    "base_decay_scale",
+    "freeze_base",
+    "late_rate",
+    "restart_cycle",
+)
 _OF_NO_NUMBER = ("model", "seed", "seeds", "log_every", "evaluate_every", "checkpoint_every")
 NAMES = {
     "accumulation": "accumulation",
@@ -55,7 +64,8 @@ def _treatment_key(run):
     names = ["t0", "members", "gamma"] + {"late-phase": ["sigma"], "lower-rate": ["late_rate"]}.get(
         run.treatment, []
     )
-    return run.treatment, repr([run.config.get(name) for name in names])
+    restarts = run.config.get("restart_cycle", False)  # which older runs do not know
+    return run.treatment, repr([run.config.get(name) for name in names]), restarts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,6 +65,16 @@ def test_partners_have_the_same_training_and_seed(tmp_path):
     assert [one.treated.model for one in found] == ["accumulation", "late-phase"]
 
 
+def test_runs_of_an_older_version_are_of_the_same_setting(tmp_path):
+    """They do not know `restart_cycle`; a network without members does not look at it."""
+    for seed, options in enumerate(({}, {"restart_cycle": False}, {"restart_cycle": True})):
+        make_run(tmp_path / f"rank1-{seed}", seed=seed, swa=END - 0.08, **options)
+        make_run(tmp_path / f"late-{seed}", "late-phase", seed=seed, swa=END, **options)
+    lines = law_table.render(law_table.comparisons(law_table.read_all(f"{tmp_path}/*")))
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| rank1")]
+    assert [(row[1], row[3]) for row in rows] == [("late phase", "2"), ("late phase", "1")]
+
+
 def test_a_lower_rate_has_the_k_that_it_corresponds_to(tmp_path):
     make_run(tmp_path / "base", "base", swa=END - 0.08)
     make_run(tmp_path / "as K", "lower-rate", swa=END)

@@ -1,7 +1,5 @@
 // OpKernels on all members of a variable [K, …]: ReadMember, Spawn, SwaUpdate, Collapse. Contracts:
 // docs/ops.md.
-#include <limits>
-
 #include "kernels/member_rows.h"
 #include "kernels/op_kernel/arrays.h"
 #include "kernels/op_kernel/check_range.h"
@@ -196,8 +194,7 @@ class SpawnOp : public StateOp {
       sigma = static_cast<double>(tensor.scalar<decltype(zero)>()());
       return absl::OkStatus();
     }));
-    TF_RETURN_IF_ERROR(CheckRange(type_string(), "sigma", sigma,
-                                  {0, std::numeric_limits<double>::infinity(), false, true}));
+    TF_RETURN_IF_ERROR(CheckRange(type_string(), "sigma", sigma, kNotNegative));
     return sigma;
   }
 };

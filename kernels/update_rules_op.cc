@@ -1,6 +1,4 @@
 // OpKernels of the member and base updates: check, lock, call the core. Contracts: docs/ops.md.
-#include <limits>
-
 #include "kernels/op_kernel/arrays.h"
 #include "kernels/op_kernel/check_range.h"
 #include "kernels/op_kernel/devices.h"
@@ -22,10 +20,6 @@ enum class Rule { kSgd, kMomentum, kAdam };
 // A member update works on row `member` of [K, …] at once; a base update accumulates gradients and
 // acts on the last of a cycle.
 enum class Target { kMember, kBase };
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr Range kNotNegative{0, kInfinity, false, true};
-constexpr Range kFraction{0, 1, false, true};
 
 // The variables of one call. Slots and sum have the shape of var.
 struct State {

@@ -2,6 +2,7 @@
 #ifndef LATE_PHASE_KERNELS_OP_KERNEL_CHECK_RANGE_H_
 #define LATE_PHASE_KERNELS_OP_KERNEL_CHECK_RANGE_H_
 
+#include <limits>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,6 +15,11 @@ struct Range {
   double low, high;
   bool low_open = false, high_open = false;
 };
+
+// Rates, decay, Adam's epsilon, σ.
+constexpr Range kNotNegative{0, std::numeric_limits<double>::infinity(), false, true};
+// Momentum and Adam's betas.
+constexpr Range kFraction{0, 1, false, true};
 
 [[nodiscard]] inline absl::Status CheckRange(const std::string& op, const char* name, double value,
                                              const Range& range) {

@@ -86,7 +86,7 @@ void Cpu::BeforeWriting([[maybe_unused]] void* data, [[maybe_unused]] size_t byt
   const uintptr_t address = reinterpret_cast<uintptr_t>(data);
   const uintptr_t begin = (address + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end = (address + bytes) / kHugePage * kHugePage;
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  madvise(static_cast<char*>(data) + (begin - address), end - begin, MADV_HUGEPAGE);
 #endif
 }
 

@@ -28,7 +28,7 @@ TEST(CpuTarget, NeverExceedsTheWish) {
 
 TEST(CpuTarget, AnUnknownWishIsIgnored) {
 #if defined(__x86_64__)
-  if (Wish() == "" || Wish() == "sse9") {
+  if (Wish().empty() || Wish() == "sse9") {
     EXPECT_EQ(ChosenCpuTarget() >= CpuTarget::kAvx2, __builtin_cpu_supports("avx2") != 0);
   }
 #endif

@@ -5,7 +5,8 @@ import re
 
 from tools.develop import cuda_report
 
-# Additions and multiplications with their modifiers. Without .rn the driver's compiler may fuse them, too.
+# Additions and multiplications with their modifiers. Without .rn the driver's compiler may fuse
+# them, too.
 _ARITHMETIC = re.compile(r"\b(?:add|sub|mul|fma|mad)(?:\.\w+)*\.f(?:32|64)\b")
 _ROUNDED = re.compile(r"(?:add|sub|mul)\.rn\.f(?:32|64)")
 
@@ -16,7 +17,9 @@ def read(variable):
 
 
 def test_members_are_computed_without_fused_multiply_adds():
-    """On a GPU the CUDA core gives the CPU core's bits only if every operation is rounded by itself."""
+    """On a GPU the CUDA core gives the CPU core's bits only if every operation is rounded by
+    itself.
+    """
     ptx = read("LATE_PHASE_MEMBER_ROWS_PTX")
     kernels = {
         kernel: body

@@ -52,7 +52,8 @@ std::map<std::string, tensorflow::Tensor> LstmTensors(const LstmProblem& p, int6
 
 // Placeholders of unknown shape for the given tensors: only the kernels' own checks see the shapes.
 struct LstmGraph {
-  LstmGraph(const std::map<std::string, tensorflow::Tensor>& tensors, bool is_training = true)
+  explicit LstmGraph(const std::map<std::string, tensorflow::Tensor>& tensors,
+                     bool is_training = true)
       : scope(tensorflow::Scope::NewRootScope()) {
     for (const auto& [name, tensor] : tensors) {
       inputs[name] = tensorflow::ops::Placeholder(scope.WithOpName(name), tensor.dtype());

@@ -1,0 +1,121 @@
+"""Training with `jit_compile=True`: the weights of a training without it, and no warning."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import late_phase.keras
+from late_phase.keras import LatePhaseOptimizer
+
+K, BATCH, SAMPLES = 3, 8, 64
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+LABELS = np.random.default_rng(1).integers(0, 4, SAMPLES)
+
+
+def dense():
+    return [
+        keras.Input((8,)),
+        keras.layers.Dense(16, activation="relu"),
+        late_phase.keras.Rank1Dense(16, members=K),
+        late_phase.keras.Dense(4, members=K),
+    ]
+
+
+def convolutional():
+    return [
+        keras.Input((8, 8, 3)),
+        keras.layers.Conv2D(4, 3, use_bias=False),
+        late_phase.keras.BatchNormalization(members=K),
+        keras.layers.ReLU(),
+        late_phase.keras.Rank1Conv2D(4, 3, members=K),
+        keras.layers.Flatten(),
+        late_phase.keras.Dense(4, members=K),
+    ]
+
+
+def recurrent():
+    return [
+        keras.Input((6,), dtype="int32"),
+        keras.layers.Embedding(11, 8),
+        late_phase.keras.Rank1LSTM(7, members=K),
+        late_phase.keras.Dense(4, members=K),
+    ]
+
+
+def wrapped():
+    return [keras.Input((8,)), late_phase.keras.Members(keras.layers.Dense(4), members=K)]
+
+
+def inputs(model):
+    shape = (SAMPLES, *model.input_shape[1:])
+    generator = np.random.default_rng(2)
+    if model.inputs[0].dtype == "int32":
+        return generator.integers(0, 11, shape)
+    return generator.normal(size=shape).astype(np.float32)
+
+
+def train(layers, optimizer, jit_compile, **options):
+    """Two epochs, of which members train from the fifth minibatch on."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(layers())
+    optimizer = LatePhaseOptimizer(
+        optimizer(), members=K, start=4, sigma=0.1, base_scale=0.5, **options
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.compile(optimizer, LOSS, jit_compile=jit_compile)
+        model.fit(inputs(model), LABELS, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    return model
+
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.05),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01),  # of Keras's own updates
+    "clipped": lambda: keras.optimizers.SGD(0.05, global_clipnorm=0.5),
+}
+
+
+@pytest.mark.parametrize(
+    "layers, optimizer",
+    [
+        (dense, "sgd"),
+        (dense, "clipped"),
+        (convolutional, "momentum"),
+        (recurrent, "sgd"),
+        (recurrent, "adam"),
+        (wrapped, "rmsprop"),
+    ],
+)
+def test_training_equals_that_without_xla(layers, optimizer):
+    plain, compiled = (train(layers, OPTIMIZERS[optimizer], jit) for jit in (False, True))
+    assert compiled.jit_compile and not plain.jit_compile
+    for weight, expected in zip(compiled.weights, plain.weights):
+        # 16 steps; rules that divide by the size of a gradient enlarge roundings of small ones.
+        np.testing.assert_allclose(weight, expected, rtol=0, atol=1e-3, err_msg=weight.path)
+    kernel = compiled.layers[-1].weights[0].numpy()
+    assert len({row.tobytes() for row in kernel}) == K
+    x = inputs(plain)
+    np.testing.assert_allclose(
+        compiled.predict(x, verbose=0), plain.predict(x, verbose=0), atol=5e-3
+    )
+
+
+def test_auto_takes_the_fused_kernels_on_a_cpu():
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a GPU")
+    model = train(dense, OPTIMIZERS["momentum"], "auto")
+    assert not model.jit_compile
+
+
+def test_auto_would_compile_the_layers_on_a_gpu(monkeypatch):
+    device = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    for layers in (dense, convolutional, recurrent, wrapped):
+        model = keras.Sequential(layers())
+        with monkeypatch.context() as patch:
+            patch.setattr(tf.config, "list_physical_devices", lambda *_: [device])
+            assert model.jit_compile

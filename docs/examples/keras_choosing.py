@@ -57,7 +57,9 @@ def row(name, make, **options):
 
 
 for make, rows in (
-    (adam, [("gamma = 1", {}), ("gamma = 1/K", dict(base_scale=1 / K)), ("rate x sqrt(K)", dict(base_rate_scale=K**0.5)), ("rate x K", dict(base_rate_scale=K))]),
+    (adam, [("gamma = 1", {}), ("gamma = 1/K", dict(base_scale=1 / K)),
+            ("rate x sqrt(K)", dict(base_rate_scale=K**0.5)),
+            ("rate x K", dict(base_rate_scale=K))]),
     (sgd, [("gamma = 1", {}), ("gamma = 1/K", dict(base_scale=1 / K))]),
 ):  # fmt: skip
     _, noise, halved = row("", make, members=1)

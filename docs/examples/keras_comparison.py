@@ -54,9 +54,8 @@ late_phase.keras.reestimate_batch_norm(model, training)  # its statistics were t
 report("EMA", probabilities_of(model))
 
 # [swa]
-swa = late_phase.keras.SWA(
-    start=late_phase.keras.Epoch(6), dataset=training
-)  # BatchNorm statistics come from these images
+# BatchNorm statistics come from the images of `dataset`.
+swa = late_phase.keras.SWA(start=late_phase.keras.Epoch(6), dataset=training)
 model = trained(conv_net(), keras.optimizers.SGD(0.05, momentum=0.9), callbacks=[swa])
 with swa.averaged():
     report("SWA", probabilities_of(model))

@@ -77,9 +77,8 @@ def run(seed):
     late, averaged = (late_phase.keras.convert(base, members=MEMBERS) for _ in range(2))
     fit(base, sgd(), training, final_rate=0.001)
     fit(late, late_phase_sgd(), training, final_rate=0.001)
-    swa = late_phase.keras.SWA(
-        start=late_phase.keras.Epoch(SWA_EPOCH), dataset=training
-    )  # wants a rate that stays high
+    # SWA needs a rate that stays high.
+    swa = late_phase.keras.SWA(start=late_phase.keras.Epoch(SWA_EPOCH), dataset=training)
     fit(averaged, late_phase_sgd(), training, final_rate=0.05, callbacks=[swa])
     swa.apply()
     # One plain network each.

@@ -24,9 +24,8 @@ model.compile(
     optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
 )
 
-swa = late_phase.keras.SWA(
-    start=late_phase.keras.Epoch(8), dataset=x[:1000]
-)  # BatchNorm statistics come from these images
+# BatchNorm statistics come from the images of `dataset`.
+swa = late_phase.keras.SWA(start=late_phase.keras.Epoch(8), dataset=x[:1000])
 model.fit(x[:1000], y[:1000], batch_size=50, epochs=12, verbose=0, callbacks=[swa])
 print(f"last weights:          {model.evaluate(x[1000:], y[1000:], verbose=0)[1]:.3f}")
 with swa.averaged():  # whatever happens in here, the last weights come back

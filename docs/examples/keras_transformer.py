@@ -1,4 +1,4 @@
-"""A small Transformer on handwritten digits, whose norms and head have members: docs/tutorial.md."""
+"""A small Transformer on handwritten digits; its norms and head have members: docs/tutorial.md."""
 
 # [transformer]
 import keras

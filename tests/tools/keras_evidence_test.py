@@ -1,4 +1,6 @@
-"""tools/bench/keras_evidence.py in small: its forks, its continuation, its choice of settings and its tables; and the recorded runs."""
+"""tools/bench/keras_evidence.py in small: its forks, its continuation, its choice of settings and
+its tables; and the recorded runs.
+"""
 
 import dataclasses
 import glob
@@ -21,7 +23,7 @@ RATE = 0.05
 def small_digits():
     sizes = {"training": 60, "test": 100, "batch": 10}
     return dataclasses.replace(
-        keras_tasks.image_task("digits", 0.3),
+        keras_tasks.tasks()["noisy-digits"],
         data=keras_tasks.digits(0.3, **sizes),
         sizes=sizes,
         start=2,
@@ -91,7 +93,7 @@ def test_plain_forked_is_plain_unforked(task):
 
 
 def test_late_phase_forked_is_late_phase_unforked(task):
-    """Up to rounding: before its start, fused ops train one member where Keras's train the fork's."""
+    """Up to rounding: before the start, fused ops train one member, and Keras's train the fork."""
     data, state = state_of(task)
     rate, late = rate_of(task), {"members": 3, "sigma": 0.1}
     model = late_phase.keras.convert(new_network(task), members=3, weights=task.late_weights)
@@ -159,7 +161,9 @@ def test_ema_begins_at_the_start(tmp_path):
 
 
 def test_what_is_judged():
-    """The last weights of plain, not EMA's; SWA's mean of both epochs; statistics of the training images."""
+    """The last weights of plain, not EMA's; SWA's mean of both epochs; statistics of the training
+    images.
+    """
     task = small_digits()
     data, state = state_of(task)
     settings = {"rate": RATE, "ema_momentum": 0.9}
@@ -258,7 +262,9 @@ def test_a_record_of_another_task_is_not_continued(record, tmp_path):
 
 
 def assert_complete(record):
-    """All seeds and methods are there, once, with the settings that the validation runs choose and no others."""
+    """All seeds and methods are there, once, with the settings that the validation runs choose and
+    no others.
+    """
     task, runs = record["task"], record["runs"]
     chosen = keras_evidence_table.chosen(task, runs)
     tests = [run for run in runs if run["split"] == "test"]
@@ -353,32 +359,71 @@ def test_recorded_runs_are_of_these_tasks(path):
     assert record["task"]["choosing_seeds"] == [100, 101, 102]
 
 
+def page():
+    """docs/comparison.md, in one line."""
+    with open("docs/comparison.md") as file:
+        return " ".join(file.read().split())
+
+
+class Shown:
+    """What a record shows of the test data, and how the page writes it."""
+
+    def __init__(self, task):
+        self._runs = files.read_json(f"docs/results/keras-evidence-{task}.json")["runs"]
+
+    def less(self, ours, theirs, figure="accuracy"):
+        pair = [
+            keras_evidence_table.values(self._runs, "test", name, figure) for name in (ours, theirs)
+        ]
+        return paired.difference(*pair, lower_is_better=figure != "accuracy")
+
+    def over_plain(self, figure="accuracy"):
+        return {name: self.less(name, "plain", figure) for name in keras_evidence_table.ROWS[1:]}
+
+
+def words(difference, digits=2):
+    return difference.number(digits).replace("-", "−")
+
+
+def is_sure(difference):
+    return abs(difference.mean) > difference.half_width
+
+
 def test_the_page_says_what_the_digits_show():
     """The sentences below the tables of docs/comparison.md."""
-    runs = files.read_json("docs/results/keras-evidence-digits.json")["runs"]
-    with open("docs/comparison.md") as file:
-        page = " ".join(file.read().split())
-
-    def accuracy(name):
-        return keras_evidence_table.values(runs, "test", name, "accuracy")
-
-    def less(ours, theirs):
-        return paired.difference(accuracy(ours), accuracy(theirs), lower_is_better=False)
-
-    def words(difference):
-        return difference.number(2).replace("-", "−")
-
-    gains = {name: less(name, "plain") for name in keras_evidence_table.ROWS[1:]}
+    shown, text = Shown("digits"), page()
+    gains = shown.over_plain()
     assert all(gain.won == gain.seeds == 5 for gain in gains.values())
-    assert "All methods beat plain training in accuracy in all five seeds, SWA by most" in page
+    assert "All methods beat plain training in accuracy in all five seeds, SWA by the most" in text
     assert max(gains, key=lambda name: gains[name].mean) == "SWA"
-    assert f"SWA by most: {words(gains['SWA'])[1:]} points" in page
-    members = less("late-phase", "accumulation")
-    with_swa = less("late-phase + SWA", "accumulation + SWA")
-    over_swa = less("late-phase + SWA", "SWA")
-    assert all(abs(one.mean) < one.half_width for one in (members, with_swa)) and over_swa.mean < 0
+    assert f"SWA by the most: {words(gains['SWA'])[1:]} points" in text
+    members = shown.less("late-phase", "accumulation")
+    with_swa = shown.less("late-phase + SWA", "accumulation + SWA")
+    over_swa = shown.less("late-phase + SWA", "SWA")
+    assert not is_sure(members) and not is_sure(with_swa) and over_swa.mean < 0
     assert (
-        f"cannot be told from nothing: {words(members)} points, and with SWA {words(with_swa)}."
-        in page
+        f"cannot be told from zero: {words(members)} points, and with SWA {words(with_swa)}."
+        in text
     )
-    assert f"Late-phase + SWA is not better than SWA: {words(over_swa)}." in page
+    assert f"Late-phase + SWA is no better than SWA: {words(over_swa)}." in text
+
+
+def test_the_page_says_what_the_wrong_labels_show():
+    shown, text = Shown("noisy-digits"), page()
+    for figure in ("accuracy", "nll"):
+        assert all(gain.won == gain.seeds == 5 for gain in shown.over_plain(figure).values())
+    assert "All methods beat plain training in accuracy and in NLL, in all five seeds." in text
+    members = shown.less("late-phase", "accumulation", "nll")
+    with_swa = shown.less("late-phase + SWA", "accumulation + SWA", "nll")
+    accuracy = shown.less("late-phase", "accumulation")
+    assert is_sure(members) and members.won == 5 and is_sure(with_swa) and not is_sure(accuracy)
+    assert f"{words(members, 4)}, in all five seeds, and with SWA {words(with_swa, 4)};" in text
+    assert f"the gain, {words(accuracy)} points, may be chance" in text
+    gains = shown.over_plain()
+    assert max(gains, key=lambda name: gains[name].mean) == "late-phase + SWA"
+    ema, swa = (shown.less("late-phase + SWA", name) for name in ("EMA", "SWA"))
+    assert not is_sure(ema) and not is_sure(swa)
+    assert f"its lead over EMA ({words(ema)}) and SWA ({words(swa)}) may be chance" in text
+    higher = shown.less("late-phase + SWA", "EMA", "nll")
+    assert is_sure(higher) and higher.mean > 0
+    assert f"its NLL is higher than EMA's by {words(higher, 4)[1:]}:" in text

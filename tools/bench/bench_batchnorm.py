@@ -1,8 +1,10 @@
-"""tools/latephase bench batchnorm: batch normalisation with its gradient, ours against TensorFlow's ops and the memory floor.
+"""tools/latephase bench batchnorm: batch normalisation with its gradient, ours against TensorFlow's
+ops and the memory floor.
 
-A C++ process first checks that ours and TensorFlow's compute the same, then times all of them in random order, round after round. It
-runs alternately with and without oneDNN, which TensorFlow chooses per process. Prints minima, ratios and targets.
-Then training steps of a WRN 16-2, with oneDNN: ours with one member and with ten, and TensorFlow's BatchNorm in place of ours.
+A C++ process first checks that ours and TensorFlow's compute the same, then times all of them in
+random order, round after round. It runs alternately with and without oneDNN, which TensorFlow
+chooses per process. Prints minima, ratios and targets. Then training steps of a WRN 16-2, with
+oneDNN: ours with one member and with ten, and TensorFlow's BatchNorm in place of ours.
 """
 
 import sys
@@ -110,22 +112,15 @@ def step_lines(steps):
 def render(results):
     """The report, as lines of text."""
     return [
-        "Batch normalisation, training, forward and backward, float; speed is against TensorFlow's, without oneDNN and with it",
+        "Batch normalisation, training, forward and backward, float; speed is against "
+        "TensorFlow's, without oneDNN and with it",
         bench_report.machine_line(results),
-        f"checked against TensorFlow's ops: largest relative difference {results['difference']:.1e}",
+        "checked against TensorFlow's ops: largest relative difference "
+        f"{results['difference']:.1e}",
         "",
         *layer_lines(results),
         *(["", *step_lines(results["steps"])] if "steps" in results else []),
     ]
-
-
-def check(options):
-    if options.turns < 1 or options.rounds < 1 or options.pairs < 0:
-        return (
-            "--turns and --rounds must be >= 1 and --pairs >= 0. "
-            f"Received: --turns {options.turns} --rounds {options.rounds} --pairs {options.pairs}"
-        )
-    return None
 
 
 if __name__ == "__main__":
@@ -148,4 +143,5 @@ if __name__ == "__main__":
         default=200,
         help="rounds of training steps; 0 skips them (default 200)",
     )
+    check = bench_report.at_least(turns=1, rounds=1, pairs=0)
     bench_report.main(parser, check, measure, render)

@@ -1,11 +1,14 @@
-"""tools/latephase bench keras: a Keras training step with ten late-phase members against the plain model with its Keras optimizer.
+"""tools/latephase bench keras: a Keras training step with ten late-phase members against the plain
+model with its Keras optimizer.
 
-Both run the step that `model.fit` runs, in one process, in alternating order; the plain model runs twice, as a control. First it is checked
-that both train alike as long as there is one member.
+Both run the step that `model.fit` runs, in one process, in alternating order; the plain model runs
+twice, as a control. First it is checked that both train alike as long as there is one member.
 
-The first call of a model, in which Keras traces its step, is timed in a process of its own, of plain and late-phase models in turn.
+The first call of a model, in which Keras traces its step, is timed in a process of its own, of
+plain and late-phase models in turn.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +19,7 @@ import numpy as np
 from tools.bench import bench_report
 
 MEMBERS = 10
+VOCABULARY = 8192  # of tokens
 START = 10  # the step at which members are spawned: after the check, before the timing
 # Text of a row, network, optimizer, target of the ratio.
 ROWS = [
@@ -25,18 +29,18 @@ ROWS = [
     ("two dense layers, Adam", "dense", "adam", 1.05),
     ("two dense layers, AdamW (not fused)", "dense", "adamw", None),
     ("Transformer, Adam", "transformer", "adam", 1.05),
+    ("Transformer with an Embedding, Adam", "embedding", "adam", 1.05),
     ("LSTM, rank-1 factors, Adam", "lstm", "adam", 1.05),
 ]
 TRACING_TARGET = 1.2  # of the first call of MobileNetV2
 
 
-def make_transformer():
+def make_transformer(embedding):
     import keras
 
     layers = keras.layers
-    # No Embedding: Keras's Adam squares sparse gradients token by token, so losses would differ.
-    inputs = keras.Input((32, 48))
-    x = layers.Dense(64)(inputs)
+    inputs = keras.Input((32,), dtype="int32") if embedding else keras.Input((32, 48))
+    x = (layers.Embedding(VOCABULARY, 64) if embedding else layers.Dense(64))(inputs)
     for _ in range(2):
         normed = layers.LayerNormalization()(x)
         x = x + layers.MultiHeadAttention(4, 16)(normed, normed)
@@ -51,8 +55,8 @@ def make_network(name):
 
     keras.utils.set_random_seed(0)
     layers = keras.layers
-    if name == "transformer":
-        return make_transformer()
+    if name in ("transformer", "embedding"):
+        return make_transformer(name == "embedding")
     if name == "lstm":
         return keras.Sequential([keras.Input((64, 32)), layers.LSTM(128), layers.Dense(10)])
     if name == "dense":  # little to compute: what the optimizer adds weighs most here
@@ -84,7 +88,7 @@ def make_late(name):
         for layer, other in zip(late.layers, plain.layers):
             layer.set_weights(other.get_weights())
         return late
-    weights = "normalization + head" if name == "transformer" else "batch_norm + head"
+    weights = "batch_norm + head" if name in ("dense", "convnet") else "normalization + head"
     return late_phase.keras.convert(plain, members=MEMBERS, weights=weights)
 
 
@@ -111,7 +115,9 @@ def make_step(model, optimizer, x, y):
 
 
 def measure_row(network, optimizer, pairs):
-    """Seconds [[plain, plain again, late-phase], ...] of rounds, and the largest difference of the losses before the members."""
+    """Seconds [[plain, plain again, late-phase], ...] of rounds, and the largest difference of the
+    losses before the members.
+    """
     import keras
     import tensorflow as tf
 
@@ -119,7 +125,13 @@ def measure_row(network, optimizer, pairs):
 
     random = np.random.default_rng(0)
     plain = make_network(network)
-    x = tf.constant(random.normal(size=(32, *plain.input_shape[1:])), tf.float32)
+    shape = (32, *plain.input_shape[1:])
+    if network == "embedding":
+        # No token twice: Keras's Adam squares the sparse gradients of each by itself, so losses
+        # would differ.
+        x = tf.constant(random.permutation(VOCABULARY)[: math.prod(shape)].reshape(shape), tf.int32)
+    else:
+        x = tf.constant(random.normal(size=shape), tf.float32)
     y = tf.constant(random.integers(0, 10, 32))
     late = make_late(network)
     late_optimizer = late_phase.keras.LatePhaseOptimizer(
@@ -130,13 +142,13 @@ def measure_row(network, optimizer, pairs):
         make_step(make_network(network), make_optimizer(optimizer), x, y),
         make_step(late, late_optimizer, x, y),
     ]
-    losses = np.array(
-        [[step() for _ in range(START)] for step in steps]
-    )  # that of a step is Keras's mean so far
+    # The loss of a step is Keras's mean so far.
+    losses = np.array([[step() for _ in range(START)] for step in steps])
     difference = np.abs(losses[2] - losses[0]).max()
     if not difference <= 1e-3:
         raise SystemExit(
-            f"bench keras: {network}, {optimizer}: losses before the members are not those of Keras: {losses[[0, 2]].tolist()}"
+            f"bench keras: {network}, {optimizer}: losses before the members are not those of "
+            f"Keras: {losses[[0, 2]].tolist()}"
         )
     for step in steps:
         for _ in range(MEMBERS):
@@ -152,7 +164,9 @@ def measure_row(network, optimizer, pairs):
 
 
 def first_call(kind):
-    """Seconds of the first training step of MobileNetV2, "plain" or "late"; in a process of its own."""
+    """Seconds of the first training step of MobileNetV2, "plain" or "late"; in a process of its
+    own.
+    """
     import keras
 
     import late_phase.keras
@@ -176,7 +190,10 @@ def first_call(kind):
 
 def measure_tracing(rounds):
     """Seconds [[plain, late-phase], ...] of rounds."""
-    code = "import sys; from tools.bench import bench_keras; print(bench_keras.first_call(sys.argv[1]))"
+    code = (
+        "import sys; from tools.bench import bench_keras; "
+        "print(bench_keras.first_call(sys.argv[1]))"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
     def seconds(kind):
@@ -214,11 +231,14 @@ def render(results):
     rng = np.random.default_rng(0)
     pairs = len(next(iter(results["rows"].values())))
     lines = [
-        f"A training step of model.fit, batches of 32, {MEMBERS} members in batch normalisation and head against the plain Keras model",
+        f"A training step of model.fit, batches of 32, {MEMBERS} members in batch normalisation "
+        "and head against the plain Keras model",
         f"{bench_report.machine_line(results)}, {results['versions']}",
-        f"checked: losses before the members differ from Keras's by {max(results['differences'].values()):.1e} at most",
+        "checked: losses before the members differ from Keras's by "
+        f"{max(results['differences'].values()):.1e} at most",
         "",
-        f"{pairs} rounds in random order: median of the ratios within a round, bootstrap 95 % interval",
+        f"{pairs} rounds in random order: median of the ratios within a round, bootstrap 95 % "
+        "interval",
         f"{'':46}{'Keras, ms':>10}{'control':>9}{'late_phase':>12}",
     ]
     for text, network, optimizer, target in ROWS:
@@ -231,7 +251,8 @@ def render(results):
             f"   target <= {target}: " + ("met" if median <= target else "MISSED") if target else ""
         )
         lines.append(
-            f"{text:46}{np.median(rounds[:, 0]) * 1e3:10.2f}{control:9.3f}{median:12.3f}   {low:.3f} to {high:.3f}{verdict}"
+            f"{text:46}{np.median(rounds[:, 0]) * 1e3:10.2f}{control:9.3f}{median:12.3f}   "
+            f"{low:.3f} to {high:.3f}{verdict}"
         )
     if results.get("tracing"):
         seconds = np.array(results["tracing"])
@@ -239,22 +260,16 @@ def render(results):
         verdict = "met" if ratio <= TRACING_TARGET else "MISSED"
         lines += [
             "",
-            f"{len(seconds)} pairs of new processes: the first call of MobileNetV2, whose step is traced",
-            f"Keras {np.median(seconds[:, 0]):.1f} s, late_phase {np.median(seconds[:, 1]):.1f} s, median of the ratios {ratio:.2f}"
-            f"   target <= {TRACING_TARGET}: {verdict}",
+            f"{len(seconds)} pairs of new processes: the first call of MobileNetV2, whose step is "
+            "traced",
+            f"Keras {np.median(seconds[:, 0]):.1f} s, late_phase {np.median(seconds[:, 1]):.1f} "
+            f"s, median of the ratios {ratio:.2f}   target <= {TRACING_TARGET}: {verdict}",
         ]
     return lines
-
-
-def check(options):
-    for name in ("pairs", "tracings"):
-        if getattr(options, name) < 1:
-            return f"--{name} must be >= 1. Received: --{name} {getattr(options, name)}"
-    return None
 
 
 if __name__ == "__main__":
     parser = bench_report.parser("keras", __doc__)
     parser.add_argument("--pairs", type=int, default=200, help="rounds of a row (default 200)")
     parser.add_argument("--tracings", type=int, default=5, help="pairs of first calls (default 5)")
-    bench_report.main(parser, check, measure, render)
+    bench_report.main(parser, bench_report.at_least(pairs=1, tracings=1), measure, render)

@@ -1,6 +1,8 @@
-"""tools/latephase bench lstm: the LSTM part of an enwik8 training step, ours against peers, alternately in one run.
+"""tools/latephase bench lstm: the LSTM part of an enwik8 training step, ours against peers,
+alternately in one run.
 
-First checks that all compute the same, then times rounds in which all contestants take turns; prints minima, ratios and targets.
+First checks that all compute the same, then times rounds in which all contestants take turns;
+prints minima, ratios and targets.
 """
 
 import contextlib
@@ -63,7 +65,9 @@ def ours(weights):
 
 
 def difference(peer, arrays, folder):
-    """Largest difference from ours, relative to the tensor's largest value. Both are float sums over 12,800 rows."""
+    """Largest difference from ours, relative to the tensor's largest value. Both are float sums
+    over 12,800 rows.
+    """
     path = peer.ask("check " + os.path.join(folder, "result.npz"))["saved"]
     mine, worst = ours(arrays), 0.0
     for name, theirs in np.load(path).items():
@@ -116,12 +120,14 @@ def render(results):
     times, peers = results["seconds"], results["peers"]
     best = {name: min(seconds) for name, seconds in times.items()}
     lines = [
-        f"One enwik8 step's LSTM part, forward and backward: {UNITS} units, embedding {EMBEDDING}, batch {BATCH}, {TIME} characters, float",
+        f"One enwik8 step's LSTM part, forward and backward: {UNITS} units, embedding "
+        f"{EMBEDDING}, batch {BATCH}, {TIME} characters, float",
         bench_report.machine_line(results),
     ]
     for name, peer in peers.items():
         lines.append(
-            f"checked against {bench_report.PEERS[name]}, {peer['version']}: largest relative difference {peer['difference']:.1e}"
+            f"checked against {bench_report.PEERS[name]}, {peer['version']}: largest relative "
+            f"difference {peer['difference']:.1e}"
         )
     lines += ["", f"{'':38}{'ms/step':>8}   minimum of {results['rounds']} alternating rounds"]
     for text, name in [
@@ -158,8 +164,9 @@ def render(results):
         members = results["members"]
         lines += ["", *bench_report.members_lines(members["rounds"], target=1.03)]
         lines.append(
-            f"bytes allocated per step: {members['bytes_one']:,} for K = 1, {members['bytes_ten'] - members['bytes_one']:+,} for K = 10 "
-            f"(nine more rows of du and dv are {9 * 5 * UNITS * 4:,})"
+            f"bytes allocated per step: {members['bytes_one']:,} for K = 1, "
+            f"{members['bytes_ten'] - members['bytes_one']:+,} for K = 10 (nine more rows of du "
+            f"and dv are {9 * 5 * UNITS * 4:,})"
         )
     return lines
 

@@ -299,7 +299,7 @@ class Floor {
   Tensor others_[2];
 };
 
-void Register(Floor* floor, const std::string& name, std::function<void()> run) {
+void Register(Floor* floor, const std::string& name, const std::function<void()>& run) {
   benchmark::RegisterBenchmark(name.c_str(),
                                [floor, run](benchmark::State& state) {
                                  floor->EmptyCaches();

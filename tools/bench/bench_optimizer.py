@@ -1,7 +1,8 @@
-"""tools/latephase bench optimizer: the optimizer's updates, ours against stock TensorFlow ops and the memory floor.
+"""tools/latephase bench optimizer: the optimizer's updates, ours against stock TensorFlow ops and
+the memory floor.
 
-One C++ process first checks that ours and the stock ops reach the same weights, then times all of them in random order, round after
-round; prints minima, ratios and targets.
+One C++ process first checks that ours and the stock ops reach the same weights, then times all of
+them in random order, round after round; prints minima, ratios and targets.
 """
 
 from tools.bench import bench_report
@@ -53,77 +54,70 @@ def best_times(results):
     return best
 
 
-def render(results):
-    """The report, as lines of text."""
-    best = best_times(results)
+def time_line(text, times, best):
+    """A row of times; `times`: their names, some of which may not have been measured."""
+    cells = [f"{best[name] * 1e3:.1f}" if name in best else "" for name in times]
+    widths = (10, 8, 10, 8)
+    return (f"{text:56}" + "".join(f"{t:>{w}}" for t, w in zip(cells, widths))).rstrip()
+
+
+def ratio_lines(results, best):
+    """How fast the updates are, against stock ops and the floor, with the targets."""
+    line = bench_report.ratio_line
+
+    def faster_stock(group):
+        return min(best[f"{group}/stock"], best[f"{group}/stock in place"])
+
+    def over_floor(group):
+        return best[f"{group}/ours"] / best[f"{group}/floor"]
+
+    apply = faster_stock("MomentumApply") / best["MomentumApply/ours"]
     lines = [
-        f"Updates of {results['weights']:,} float weights (WRN 28-10), in one tensor unless said, cycles of {MEMBERS} minibatches",
-        bench_report.machine_line(results),
-        f"checked against stock TensorFlow ops: largest relative difference {results['difference']:.1e}",
-        "",
-        f"milliseconds, minimum of {results['rounds']} alternating rounds",
-        f"{'':56}{'late_phase':>10}{'stock':>8}{'in place':>10}{'floor':>8}",
+        line("accumulate, apply, clear: speed against the faster stock", apply, 2.0),
+        line(
+            "accumulate, apply, clear: time over the floor's",
+            over_floor("MomentumApply"),
+            1.4,
+            at_least=False,
+        ),
     ]
-    for text, group, floor in ROWS:
-        cells = [
-            f"{group}/ours",
-            f"{group}/stock",
-            f"{group}/stock in place",
-            f"{floor or 'cycle'}/floor",
-        ]
-        texts = [f"{best[cell] * 1e3:.1f}" if cell in best else "" for cell in cells]
-        lines.append(
-            "".join(
-                [
-                    f"{text.format(**results):56}",
-                    *(f"{t:>{width}}" for t, width in zip(texts, [10, 8, 10, 8])),
-                ]
-            ).rstrip()
-        )
-    lines.append("")
-
-    def ratio(text, value, *target, **options):
-        lines.append(bench_report.ratio_line(text, value, *target, **options))
-
-    ours = best["MomentumApply/ours"]
-    stock = min(best["MomentumApply/stock"], best["MomentumApply/stock in place"])
-    ratio("accumulate, apply, clear: speed against the faster stock", stock / ours, 2.0)
-    ratio(
-        "accumulate, apply, clear: time over the floor's",
-        ours / best["MomentumApply/floor"],
-        1.4,
-        at_least=False,
-    )
     for text, group in [
         ("SGD", "SgdApply"),
         ("Adam", "AdamApply"),
         (f"{results['tensors']} tensors", "SplitApply"),
         ("cycle", "MomentumCycle"),
     ]:
-        ratio(
-            f"{text}: speed against the faster stock",
-            min(best[f"{group}/stock"], best[f"{group}/stock in place"]) / best[f"{group}/ours"],
-        )
+        speed = faster_stock(group) / best[f"{group}/ours"]
+        lines.append(line(f"{text}: speed against the faster stock", speed))
     for text, group in [
         ("SWA update", "SwaUpdate"),
         ("collapse", "Collapse"),
         ("spawn", "Spawn"),
         ("SGD on one row", "MemberSgd"),
     ]:
-        ratio(f"{text}: time over the floor's", best[f"{group}/ours"] / best[f"{group}/floor"])
-    ratio(
-        "SGD on one row: time over stock SGD's on one array",
-        best["MemberSgd/ours"] / best["MemberSgd/stock"],
-    )
-    return lines
+        lines.append(line(f"{text}: time over the floor's", over_floor(group)))
+    one_row = best["MemberSgd/ours"] / best["MemberSgd/stock"]
+    return [*lines, line("SGD on one row: time over stock SGD's on one array", one_row)]
 
 
-def check(options):
-    return (
-        None
-        if options.rounds >= 1
-        else f"--rounds must be >= 1. Received: --rounds {options.rounds}"
-    )
+def render(results):
+    """The report, as lines of text."""
+    best = best_times(results)
+    lines = [
+        f"Updates of {results['weights']:,} float weights (WRN 28-10), in one tensor unless said, "
+        f"cycles of {MEMBERS} minibatches",
+        bench_report.machine_line(results),
+        "checked against stock TensorFlow ops: largest relative difference "
+        f"{results['difference']:.1e}",
+        "",
+        f"milliseconds, minimum of {results['rounds']} alternating rounds",
+        f"{'':56}{'late_phase':>10}{'stock':>8}{'in place':>10}{'floor':>8}",
+    ]
+    for text, group, floor in ROWS:
+        ours = [f"{group}/{who}" for who in ("ours", "stock", "stock in place")]
+        times = [*ours, f"{floor or 'cycle'}/floor"]
+        lines.append(time_line(text.format(**results), times, best))
+    return [*lines, "", *ratio_lines(results, best)]
 
 
 if __name__ == "__main__":
@@ -134,4 +128,4 @@ if __name__ == "__main__":
         default=30,
         help="rounds, in which all contestants take turns (default 30)",
     )
-    bench_report.main(parser, check, measure, render)
+    bench_report.main(parser, bench_report.at_least(rounds=1), measure, render)

@@ -1,14 +1,18 @@
-"""One peer of a benchmark, in a process of its own. The benchmark's driver starts it and tells it when to run.
+"""One peer of a benchmark, in a process of its own. The benchmark's driver starts it and tells it
+when to run.
 
     python bench_peer.py WORKLOAD NAME FOLDER THREADS
 
-FOLDER holds the initial weights and the data, one ARRAY.npy each, which also set all sizes; NAME is keras-rank1, keras-lstm or torch.
+FOLDER holds the initial weights and the data, one ARRAY.npy each, which also set all sizes; NAME is
+keras-rank1, keras-lstm or torch.
 
-WORKLOAD lstm is what the op computes, embedding and input product included: h [T,N,H] and the gradients of all weights for a given
-gradient of h. WORKLOAD enwik8 is one whole training step: embedding, LSTM, softmax layer, mean cross-entropy, all gradients, clipping of
-their global norm at 1, Adam; the state is carried to the next step.
+WORKLOAD lstm is what the op computes, embedding and input product included: h [T,N,H] and the
+gradients of all weights for a given gradient of h. WORKLOAD enwik8 is one whole training step:
+embedding, LSTM, softmax layer, mean cross-entropy, all gradients, clipping of their global norm at
+1, Adam; the state is carried to the next step.
 
-Protocol: prints {"version": TEXT}; then answers each line on standard input by one JSON object on a line:
+Protocol: prints {"version": TEXT}; then answers each line on standard input by one JSON object on a
+line:
 
     check FILE.npz   lstm: saves h and the gradients; {"saved": FILE.npz}
     check N          enwik8: trains N steps, the first ones of the process; {"losses": [N numbers]}
@@ -24,11 +28,8 @@ import time
 
 import numpy as np
 
-LR, EPSILON, CLIP = (
-    1e-3,
-    1e-8,
-    1.0,
-)  # enwik8; Adam's other values are the default everywhere, 0.9 and 0.999
+# Of enwik8; Adam's other values are the default everywhere, 0.9 and 0.999.
+LR, EPSILON, CLIP = 1e-3, 1e-8, 1.0
 
 
 def save_check(compute):
@@ -60,7 +61,9 @@ class Training:
 
 
 def keras_layers(arrays, threads, rank1):
-    """Embedding and LSTM: Keras's own layer, or an RNN over a cell with rank-1 factors, as a user would write it."""
+    """Embedding and LSTM: Keras's own layer, or an RNN over a cell with rank-1 factors, as a user
+    would write it.
+    """
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -160,7 +163,8 @@ def keras_training(arrays, threads, rank1):
             loss = tf.reduce_mean(
                 tf.nn.sparse_softmax_cross_entropy_with_logits(targets, softmax(h))
             )
-        # The embedding's gradient comes as a row per character of the batch; its norm is that of the rows' sums.
+        # The embedding's gradient comes as a row per character of the batch; its norm is that of
+        # the rows' sums.
         grads = [
             tf.convert_to_tensor(grad) for grad in tape.gradient(loss, [v.value for v in variables])
         ]
@@ -180,9 +184,8 @@ def torch_layers(arrays, threads):
     torch.set_num_threads(threads)
     vocab, inputs = arrays["E"].shape
     embedding, lstm = torch.nn.Embedding(vocab, inputs), torch.nn.LSTM(inputs, arrays["R"].shape[0])
-    with (
-        torch.no_grad()
-    ):  # the gate order is i, f, g, o there too; matrices are transposed, and there are two biases
+    # The gate order is i, f, g, o there too; matrices are transposed, and there are two biases.
+    with torch.no_grad():
         embedding.weight.copy_(torch.tensor(arrays["E"]))
         lstm.weight_ih_l0.copy_(torch.tensor(arrays["W"].T))
         lstm.weight_hh_l0.copy_(torch.tensor(arrays["R"].T))

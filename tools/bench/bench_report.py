@@ -1,4 +1,6 @@
-"""What the drivers of `tools/latephase bench` share: running a Google Benchmark program, targets in a report, the command line."""
+"""What the drivers of `tools/latephase bench` share: running a Google Benchmark program, targets in
+a report, the command line.
+"""
 
 import argparse
 import json
@@ -35,8 +37,8 @@ def machine():
 
 def machine_line(results):
     return (
-        f"{results['cpu']}, {results['threads']} threads, CPU kernels: {results['library']['CPU kernels']}, "
-        f"late_phase {results['library']['late_phase']}"
+        f"{results['cpu']}, {results['threads']} threads, CPU kernels: "
+        f"{results['library']['CPU kernels']}, late_phase {results['library']['late_phase']}"
     )
 
 
@@ -78,13 +80,14 @@ def run_benchmarks(name, repetitions, pattern=".*", environment=None):
 
 
 class Process:
-    """A participant that runs when told to: a line to its standard input, a JSON object on a line in answer (tools/bench/bench_peer.py)."""
+    """A participant that runs when told to: a line to its standard input, a JSON object on a line
+    in answer (tools/bench/bench_peer.py).
+    """
 
     def __init__(self, benchmark, name, command):
         self.benchmark, self.name = benchmark, name
-        self.errors = tempfile.TemporaryFile(
-            "w+"
-        )  # a pipe that is not read would fill up and stop it
+        # A pipe that is not read would fill up and stop it.
+        self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -150,10 +153,13 @@ def interval(ratios, rng):
 
 
 def members_lines(rounds, target=None):
-    """The ratios within rounds [[K = 1, K = 1 again, K = 10], ...], given in seconds. The target is for the interval's upper end."""
+    """The ratios within rounds [[K = 1, K = 1 again, K = 10], ...], given in seconds. The target is
+    for the interval's upper end.
+    """
     rounds, rng = np.array(rounds), np.random.default_rng(0)
     lines = [
-        f"{len(rounds)} rounds of K = 1, K = 1 again, K = 10: median of the ratios within a round, bootstrap 95 % interval"
+        f"{len(rounds)} rounds of K = 1, K = 1 again, K = 10: median of the ratios within a "
+        "round, bootstrap 95 % interval"
     ]
     for text, column, limit in [
         ("K = 1 over K = 1 (control)", 1, None),
@@ -179,7 +185,9 @@ def ratio_line(text, value, target=None, at_least=True):
 
 
 def main(parser, check, measure, render):
-    """Measures or, with --show, reads a recorded run; prints the report. `check(options)` returns an error message or None."""
+    """Measures or, with --show, reads a recorded run; prints the report. `check(options)` returns
+    an error message or None.
+    """
     parser.add_argument("--out", metavar="FILE", help="also write all times as JSON")
     parser.add_argument(
         "--show",
@@ -207,7 +215,9 @@ def parser(name, description):
 
 
 def peer_parser(name, description):
-    """The parser of a benchmark that has peers and compares members; `check_peer_options` is its check."""
+    """The parser of a benchmark that has peers and compares members; `check_peer_options` is its
+    check.
+    """
     result = parser(name, description)
     result.add_argument(
         "--rounds",
@@ -229,7 +239,16 @@ def peer_parser(name, description):
     return result
 
 
-def check_peer_options(options):
-    if options.rounds < 1 or options.pairs < 0:
-        return f"--rounds must be >= 1 and --pairs >= 0. Received: --rounds {options.rounds} --pairs {options.pairs}"
-    return None
+def at_least(**least):
+    """The `check` of a benchmark whose options are counts, each with its least value."""
+
+    def check(options):
+        for name, value in least.items():
+            if getattr(options, name) < value:
+                return f"--{name} must be >= {value}. Received: --{name} {getattr(options, name)}"
+        return None
+
+    return check
+
+
+check_peer_options = at_least(rounds=1, pairs=0)

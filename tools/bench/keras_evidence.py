@@ -1,18 +1,23 @@
-"""tools/latephase python tools/bench/keras_evidence.py --task digits --out FILE: late-phase weights in Keras beside what else averages.
+"""tools/latephase python tools/bench/keras_evidence.py --task digits --out FILE: late-phase weights
+in Keras beside what else averages.
 
-Of every seed, a plain network is trained to `start`, and each method continues from that state, with the same minibatches:
+For every seed, a plain network is trained up to `start`, and each method continues from that state,
+with the same minibatches:
 
-    plain           the same optimizer; its trajectory also gives EMA (an option of Keras's optimizers) and SWA
-    accumulation    one step per K minibatches, without members: what late-phase does to its base weights. Also with SWA
+    plain           the same optimizer; its trajectory also gives EMA (an option of Keras's
+                    optimizers) and SWA
+    accumulation    one step per K minibatches, without members: what late-phase does to its base
+                    weights. Also with SWA
     rate/10         a tenth of the rate
     cosine          a rate that falls to zero
     late-phase      K members, collapsed. Also with SWA
 
 All networks with BatchNorm are judged with statistics re-estimated from the training data.
 
-Rate, EMA's momentum and K, sigma, gamma are chosen on validation data by seeds of their own, then five other seeds are judged on test
-data. The choice is made from the record alone, by keras_evidence_table.py, which also makes the tables. What FILE already holds is
-not repeated, so that a run that was killed continues; states are kept beside it, in FILE.states.
+Rate, EMA's momentum and K, sigma, gamma are chosen on validation data with seeds of their own, then
+five other seeds are judged on test data. The choice is made from the record alone, by
+keras_evidence_table.py, which also makes the tables. What FILE already holds is not repeated, so
+that an interrupted run can be resumed; states are kept beside it, in FILE.states.
 """
 
 import argparse
@@ -31,8 +36,8 @@ from late_phase_cli import files
 from tools.bench import keras_evidence_table, keras_tasks
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-# What Keras calls an optimizer's moments -> what LatePhaseOptimizer calls those of base weights, and their sign: Keras adds SGD's to a
-# weight, the ops subtract it.
+# What Keras calls an optimizer's moments -> what LatePhaseOptimizer calls those of base weights,
+# and their sign: Keras adds SGD's to a weight, the ops subtract it.
 _SLOTS = {"SGD": {"momentum": ("accum", -1)}, "Adam": {"momentum": ("m", 1), "velocity": ("v", 1)}}
 
 
@@ -61,7 +66,8 @@ def compiled(data, model, optimizer, loss_weight=None):
         optimizer,
         LOSS,
         loss_weights=loss_weight,
-        # All steps of an epoch in one call: what happens between them is Python's time, not training's.
+        # All steps of an epoch in one call: what happens between them is Python's time, not
+        # training's.
         steps_per_execution=len(data.batches(0)),
         jit_compile=False,
     )
@@ -95,7 +101,9 @@ def _restored(task, state):
 
 
 def fork_plain(task, data, state, rate, loss_weight=None, **options):
-    """A plain model with a Keras optimizer that continues from a state; options are the optimizer's."""
+    """A plain model with a Keras optimizer that continues from a state; options are the
+    optimizer's.
+    """
     optimizer = task.optimizer(rate, **options)
     model = compiled(data, _restored(task, state), optimizer, loss_weight)
     for i, variable in enumerate(model.trainable_variables):
@@ -109,7 +117,9 @@ def fork_plain(task, data, state, rate, loss_weight=None, **options):
 
 
 def fork_accumulation(task, data, state, rate, members, gamma):
-    """A plain model that takes one step per K minibatches, with the gradients of a late phase's base weights."""
+    """A plain model that takes one step per K minibatches, with the gradients of a late phase's
+    base weights.
+    """
     # Keras takes the mean of K gradients, a late phase gamma times their sum.
     options = {"loss_weight": members * gamma, "gradient_accumulation_steps": members}
     return fork_plain(task, data, state, rate, **options)
@@ -146,16 +156,16 @@ class _Last(keras.callbacks.Callback):
 
 
 def _judged(task, data, model, split, has_statistics=False):
-    """The figures of a model, which for one with members are those of the collapsed one."""
+    """The metrics of a model; of one with members, those of the collapsed model."""
     if any(hasattr(variable, "late_phase_members") for variable in model.trainable_variables):
         model = late_phase.keras.collapse(model)
     if data.training is not None and not has_statistics:
         late_phase.keras.reestimate_batch_norm(model, data.training)
-    return keras_tasks.figures(model, data.splits[split], task.loss_in_bits)
+    return keras_tasks.metrics(model, data.splits[split], task.loss_in_bits)
 
 
 def run_method(task, data, state, seed, split, method, settings):
-    """What a method, and what its trajectory gives besides, comes to: {name: figures}."""
+    """The metrics of a method, and of whatever else its trajectory gives: {name: metrics}."""
     rate, late = settings["rate"], (task.start, task.epochs)
     swa = late_phase.keras.SWA(late_phase.keras.Epoch(task.start), dataset=data.training)
     last, callbacks = _Last(), []
@@ -209,7 +219,8 @@ class Record:
             found = files.read_json(path)
             if found.get("task") != self._record["task"]:
                 raise SystemExit(
-                    f"keras_evidence: --out must be a new file, or one of the same task. Received: {path}, of {found.get('task')}"
+                    "keras_evidence: --out must be a new file, or one of the same task. "
+                    f"Received: {path}, of {found.get('task')}"
                 )
             self._record = found
         os.makedirs(f"{path}.states", exist_ok=True)
@@ -229,7 +240,7 @@ class Record:
             return dict(file)
 
     def require(self, split, seed, method, settings):
-        """Runs a method, unless it is here."""
+        """Runs a method, unless the record has it already."""
         key = {"split": split, "seed": seed, "method": method, "settings": settings}
         if any(key.items() <= run.items() for run in self.runs):
             return

@@ -1,4 +1,5 @@
-"""What a record of tools/bench/keras_evidence.py comes to: which settings validation chooses, and the tables of docs/comparison.md.
+"""What a record of tools/bench/keras_evidence.py shows: which settings validation chooses, and
+the tables of docs/comparison.md.
 
 Needs no TensorFlow: a record is what JSON holds.
 """
@@ -6,7 +7,7 @@ Needs no TensorFlow: a record is what JSON holds.
 import dataclasses
 import statistics
 
-from late_phase_cli import paired, text_table
+from late_phase_cli import metric_names, paired, text_table
 
 METHODS = ("plain", "accumulation", "rate/10", "cosine", "late-phase")
 # What is judged, in the order of the tables; the averages are of a method's trajectory.
@@ -34,17 +35,13 @@ COMPARED = (
     ("late-phase + SWA − EMA", "late-phase + SWA", "EMA"),
     ("late-phase + SWA − cosine", "late-phase + SWA", "cosine"),
 )
-# Name of a figure -> its head, digits, whether lower is better.
-_FIGURES = {
-    "accuracy": ("accuracy, %", 2, False),
-    "nll": ("NLL", 4, True),
-    "bpc": ("bits per character", 4, True),
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One choice: a method is trained with each candidate, and the lowest mean loss of `judge` wins."""
+    """One choice: a method is trained with each candidate, and the lowest mean loss of `judge`
+    wins.
+    """
 
     text: str
     method: str
@@ -98,13 +95,13 @@ def settings_of(method, chosen):
 
 def loss_name(runs):
     """What settings are chosen by: "bpc", or "nll" of images."""
-    return "bpc" if any("bpc" in figures for figures in runs[0]["figures"].values()) else "nll"
+    return "bpc" if any("bpc" in metrics for metrics in runs[0]["figures"].values()) else "nll"
 
 
-def values(runs, split, name, figure, settings=None):
+def values(runs, split, name, metric, settings=None):
     """{seed: value} of one thing that is judged."""
     return {
-        run["seed"]: run["figures"][name][figure]
+        run["seed"]: run["figures"][name][metric]
         for run in runs
         if run["split"] == split
         and name in run["figures"]
@@ -113,7 +110,9 @@ def values(runs, split, name, figure, settings=None):
 
 
 def tried(task, runs, stage, before):
-    """[(settings, mean loss of the choosing seeds)] of a stage; `before` is what was chosen before it."""
+    """[(settings, mean loss of the choosing seeds)] of a stage; `before` is what was chosen before
+    it.
+    """
     return [
         (
             settings,
@@ -145,38 +144,38 @@ def _mean(found, digits):
 
 
 def _shown(record):
-    """(name of a figure, head, digits, whether lower is better) of those that the record has."""
-    figures = next(run for run in record["runs"] if run["split"] == "test")["figures"]["plain"]
-    return [(name, *_FIGURES[name]) for name in figures]
+    """The metrics that the record has, as metric_names declares them."""
+    plain = next(run for run in record["runs"] if run["split"] == "test")["figures"]["plain"]
+    return [metric_names.METRICS[name] for name in plain]
 
 
 def render(record):
-    """The results on the test data: means over seeds, and each seed's difference to plain."""
+    """The results on the test data: means over seeds, and each seed's difference from plain."""
     runs, shown = record["runs"], _shown(record)
     heads = ["test"]
-    for _, head, _, _ in shown:
-        heads += [head, "less plain"]
+    for metric in shown:
+        heads += [metric.head, "minus plain"]
     rows = []
     for name in ROWS:
         row = [name]
-        for figure, _, digits, lower in shown:
-            ours, plain = (values(runs, "test", one, figure) for one in (name, "plain"))
-            less = paired.difference(ours, plain, lower)
-            row += [_mean(ours, digits), "" if name == "plain" else less.text(digits)]
+        for metric in shown:
+            ours, plain = (values(runs, "test", one, metric.name) for one in (name, "plain"))
+            gain = paired.difference(ours, plain, metric.lower_is_better)
+            row += [_mean(ours, metric.digits), "" if name == "plain" else gain.text(metric.digits)]
         rows.append(row)
     return text_table.render(heads, rows)
 
 
 def render_differences(record):
-    """What the late phase is held against, each seed against itself."""
-    rows = []
+    """What the late phase is compared with, each seed against itself."""
+    rows, shown = [], _shown(record)
     for text, ours, theirs in COMPARED:
         row = [text]
-        for figure, _, digits, lower in _shown(record):
-            pair = [values(record["runs"], "test", name, figure) for name in (ours, theirs)]
-            row.append(paired.difference(*pair, lower).text(digits))
+        for metric in shown:
+            pair = [values(record["runs"], "test", name, metric.name) for name in (ours, theirs)]
+            row.append(paired.difference(*pair, metric.lower_is_better).text(metric.digits))
         rows.append(row)
-    return text_table.render(["paired", *(head for _, head, _, _ in _shown(record))], rows)
+    return text_table.render(["paired", *(metric.head for metric in shown)], rows)
 
 
 def render_choice(record):
@@ -190,7 +189,12 @@ def render_choice(record):
             mark = "**" if settings == best else ""
             rows.append([stage.text, f"{mark}{text}{mark}", stage.judge, f"{loss:.4f}"])
         found |= {name: best[name] for name in stage.names}
-    heads = ["choice", "tried", "judged by", f"validation {_FIGURES[loss_name(runs)][0]}"]
+    heads = [
+        "choice",
+        "tried",
+        "judged by",
+        f"validation {metric_names.METRICS[loss_name(runs)].head}",
+    ]
     return text_table.render(heads, rows)
 
 

@@ -1,4 +1,5 @@
-"""The three tasks of tools/bench/keras_evidence.py: their data, networks, optimizers, and the settings that validation may choose from.
+"""The three tasks of tools/bench/keras_evidence.py: their data, networks, optimizers, and the
+settings that validation may choose from.
 
 What is compared on them, and how, is in keras_evidence.py.
 """
@@ -58,16 +59,16 @@ class Task:
 
 # Images: scikit-learn's 1,797 digits.
 
-# Test images are the last ones: no seed trains or is chosen on them. A seed shuffles the rest; what is not for training is for
-# validation.
+# Test images are the last ones: no seed trains or is chosen on them. A seed shuffles the rest; what
+# is not for training is for validation.
 IMAGE_SIZES = {"training": 800, "test": 600, "batch": 10}
 
 
 def digits(wrong_labels, training, test, batch):
     """seed -> Data of the digits; a part of the training labels is replaced by other digits.
 
-    A training image is moved by at most a pixel to any side, anew in each epoch: otherwise a few
-    epochs would fit all images exactly, and leave no noise.
+    A training image is shifted by at most a pixel in any direction, differently in each epoch:
+    otherwise a few epochs would fit all images exactly, and leave no noise.
     """
 
     def load(seed):
@@ -118,7 +119,7 @@ def sgd(rate, **options):
 
 SYMBOLS = 256  # bytes
 # An epoch has `steps` minibatches of `batch` windows.
-TEXT_SIZES = {"training": 4_000_000, "judged": 65_536, "window": 64, "batch": 8, "steps": 50}
+TEXT_SIZES = {"training": 4_000_000, "judged": 65_536, "window": 64, "batch": 8, "steps": 40}
 
 
 def text(path, training, judged, window, batch, steps):
@@ -165,7 +166,8 @@ class Positions(keras.layers.Layer):
 def transformer(window=TEXT_SIZES["window"], width=64, heads=4, blocks=2):
     layers = keras.layers
     tokens = keras.Input((window,), dtype="int32")
-    # Not an Embedding, whose sparse gradients Keras's Adam squares one by one: what follows the start must not differ in that.
+    # Not an Embedding, whose sparse gradients Keras's Adam squares one by one: what follows the
+    # start must not differ in that.
     x = layers.Dense(width, use_bias=False)(keras.ops.one_hot(tokens, SYMBOLS))
     x = Positions()(x)
     for _ in range(blocks):
@@ -180,7 +182,7 @@ def adam(rate, **options):
     return keras.optimizers.Adam(rate, **options)
 
 
-def figures(model, split, in_bits):
+def metrics(model, split, in_bits):
     """What a model is judged by: {"accuracy" in %, "nll"}, or {"bpc"}."""
     x, y = split
     logits = model.predict(x, batch_size=256, verbose=0).astype(np.float64)
@@ -190,7 +192,7 @@ def figures(model, split, in_bits):
     return {"accuracy": 100 * float(np.mean(logits.argmax(axis=-1) == y)), "nll": nll}
 
 
-def image_task(name, wrong_labels):
+def image_task(name, wrong_labels, rates, ema_momenta):
     return Task(
         name=name,
         data=digits(wrong_labels, **IMAGE_SIZES),
@@ -201,8 +203,8 @@ def image_task(name, wrong_labels):
         loss_in_bits=False,
         start=20,
         epochs=40,
-        rates=(0.01, 0.02, 0.05, 0.1),
-        ema_momenta=(0.98, 0.99, 0.995),
+        rates=rates,
+        ema_momenta=ema_momenta,
         late_phases=tuple(
             (members, sigma, gamma)
             for members in (5, 10)
@@ -224,12 +226,18 @@ def text_task(enwik8):
         start=40,
         epochs=70,
         rates=(2e-3, 4e-3, 8e-3),
-        ema_momenta=(0.99, 0.995),
+        ema_momenta=(0.99, 0.995, 0.998),
         late_phases=((5, 0.0, 1.0), (5, 0.1, 1.0), (5, 0.0, 0.2), (10, 0.0, 1.0)),
     )
 
 
 def tasks(enwik8=None):
     """Name -> Task; `enwik8` is the path of the text, if it is not that of the cache."""
-    found = [image_task("digits", 0.0), image_task("noisy-digits", 0.3), text_task(enwik8)]
+    found = [
+        image_task("digits", 0.0, (0.01, 0.02, 0.05, 0.1), (0.98, 0.99, 0.995)),
+        image_task(
+            "noisy-digits", 0.3, (0.005, 0.01, 0.02, 0.05), (0.98, 0.99, 0.995, 0.998, 0.999)
+        ),
+        text_task(enwik8),
+    ]
     return {task.name: task for task in found}

@@ -7,7 +7,14 @@ import types
 import keras
 
 from late_phase.keras.members import EqualRows, MemberLayer, each_member, load_rows, register
-from late_phase.keras.private import add_rows, flatten_layers, own_variables, rows_lent
+from late_phase.keras.own_models import made_again
+from late_phase.keras.private import (
+    add_rows,
+    flatten_layers,
+    inner_layers,
+    own_variables,
+    rows_lent,
+)
 
 
 def matcher(weights):
@@ -25,10 +32,14 @@ def matcher(weights):
     return lambda variable: any(re.search(pattern, variable.path) for pattern in patterns)
 
 
-def exact_patterns(layer, variables):
-    """Regular expressions for weights inside a layer, and inside its copies."""
-    inside = [v.path.partition(f"{layer.name}/")[2] or v.path for v in variables]
-    return [f"(^|/){re.escape(path)}$" for path in inside]
+def places(layer, variables):
+    """Where variables are among `layer.weights`: in a copy at the same place, if by another name."""
+    chosen = {id(variable) for variable in variables}
+    return [i for i, variable in enumerate(layer.weights) if id(variable) in chosen]
+
+
+def _are_places(weights):
+    return isinstance(weights, (list, tuple)) and all(type(one) is int for one in weights)
 
 
 def lora_of(layer):
@@ -114,9 +125,13 @@ class Members(MemberLayer):
         self.supports_masking = layer.supports_masking
         # In a namespace, because Keras would count variables in an attribute's list once more.
         self._parts = types.SimpleNamespace(
-            weights=weights, chooses=matcher(weights), variables=[], lora=()
+            weights=weights,
+            chooses=None if _are_places(weights) else matcher(weights),
+            variables=[],
+            lora=(),
         )
-        if layer.built:
+        # One that was loaded claims to be built before its layers are.
+        if layer.built and (layer.weights or not self._is_built_by_calls()):
             self._give_members()
 
     def _give_members(self):
@@ -124,12 +139,23 @@ class Members(MemberLayer):
         parts = self._parts
         enable_lora(self.layer, parts.lora)
         trained = self.layer.trainable_variables
-        parts.variables = [v for v in trained if parts.chooses(v)]
+        if parts.chooses is None:
+            parts.variables = [self.layer.weights[place] for place in parts.weights]
+        else:
+            parts.variables = [v for v in trained if parts.chooses(v)]
         if not parts.variables:
             raise ValueError(
                 f"`weights` must choose a trained weight of the layer. Received: weights={parts.weights!r} for "
                 f"{', '.join(v.path for v in trained) or f'{self.layer.name}, which has none'}"
             )
+        for inner in flatten_layers(self.layer):
+            if isinstance(inner, keras.layers.SpectralNormalization) and any(
+                variable is inner.kernel for variable in parts.variables
+            ):
+                raise ValueError(
+                    "SpectralNormalization assigns the weight that it normalises in every training call, so that weight cannot have members; "
+                    f"choose others by `weights`. Received: weights={parts.weights!r} for {inner.kernel.path}"
+                )
         for variable in parts.variables:
             add_rows(variable, self.members, EqualRows, self.rows_changed())
             self.adopt(variable, variable.regularizer)
@@ -152,8 +178,19 @@ class Members(MemberLayer):
 
     def build(self, input_shape):
         if not self.built:
-            self.layer.build(input_shape)
+            if self._is_built_by_calls():
+                self.layer(keras.KerasTensor(input_shape, self.compute_dtype))
+            else:
+                self.layer.build(input_shape)
             self._give_members()
+
+    def build_from_config(self, config):
+        if not self._is_built_by_calls():  # else by that with which its model is made again
+            super().build_from_config(config)
+
+    def _is_built_by_calls(self):
+        """Whether the layer is a block without a `build`, whose layers get their weights when called."""
+        return type(self.layer).build is keras.layers.Layer.build and bool(inner_layers(self.layer))
 
     def member_variables(self):
         """The variables [K, ...] inside the layer."""
@@ -179,13 +216,13 @@ class Members(MemberLayer):
         return self.layer.compute_output_shape(*args, **kwargs)
 
     def plain_layer(self):
-        return self.layer.__class__.from_config(self.layer.get_config())
+        return made_again(self.layer, self.layer.get_config())
 
     def get_config(self):
         parts = self._parts
         weights = parts.weights
         if callable(weights):  # which a file cannot hold
-            weights = exact_patterns(self.layer, parts.variables)
+            weights = places(self.layer, parts.variables)
         return {
             **super().get_config(),
             "layer": keras.saving.serialize_keras_object(self.layer),

@@ -2,7 +2,9 @@
 
 import keras
 
+from late_phase.keras import own_models
 from late_phase.keras.any_layer import matcher
+from late_phase.keras.own_models import has_graph
 from late_phase.keras.private import flatten_layers, inner_layers, is_functional, producer
 
 _NORMALIZATIONS = (
@@ -17,11 +19,6 @@ _HEADS = (
     keras.layers.Conv2D,
     keras.layers.Conv3D,
 )
-
-
-def has_graph(model):
-    """Whether a model's layers, and how they are called, are known one by one."""
-    return isinstance(model, keras.Sequential) or is_functional(model)
 
 
 class Choice:
@@ -69,9 +66,11 @@ class Choice:
     def _add_variables(self, model, chooses, weights):
         chosen = [v for v in model.trainable_variables if chooses(v)]
         if not chosen:
+            frozen = [v.path for v in model.weights if chooses(v)]
+            found = f"none but {frozen[0]}, which is frozen" if frozen else "none"
             raise ValueError(
                 '`weights` must be "batch_norm", "head", "normalization", regular expressions that are found in paths of trained weights, or '
-                f"a function; several are joined by ' + '. Received: weights={weights!r}, which chooses none; `summary(model)` lists the paths"
+                f"a function; several are joined by ' + '. Received: weights={weights!r}, which chooses {found}; `summary(model)` lists the paths"
             )
         self.variables += chosen
 
@@ -86,7 +85,8 @@ def heads(model):
     """The layer that makes each output, apart from layers without weights that follow it."""
     if isinstance(model, keras.Sequential):
         return [_head_of_chain(model, model.layers)]
-    return [_head_of_output(model, x) for x in model.outputs]
+    outputs = model.outputs if has_graph(model) else own_models.outputs(model)
+    return [_head_of_output(model, x) for x in outputs]
 
 
 def _head_of_chain(model, layers):

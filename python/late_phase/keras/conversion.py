@@ -5,10 +5,12 @@ import tempfile
 import keras
 import numpy as np
 
-from late_phase.keras.any_layer import Members, enable_lora, exact_patterns, lora_of
-from late_phase.keras.choice import Choice, has_graph
+from late_phase.keras import own_models
+from late_phase.keras.any_layer import Members, enable_lora, lora_of, places
+from late_phase.keras.choice import Choice
 from late_phase.keras.layers import BatchNormalization, Dense
 from late_phase.keras.members import MemberLayer, activations_named, array_of, check_members
+from late_phase.keras.own_models import has_graph
 from late_phase.keras.private import flatten_layers, inner_layers, own_variables
 from late_phase.keras.probe import check_same_outputs
 from late_phase.keras.reestimation import reestimate_batch_norm
@@ -33,7 +35,7 @@ def collapse(model, dataset=None, steps=None, probe=None, member=None, batch_nor
     True
 
     Args:
-      model: a Sequential or Functional model.
+      model: a Keras model, of whatever kind `convert` takes.
       dataset: data to re-estimate the statistics of BatchNormalization from, as in
         `reestimate_batch_norm`.
       steps: how many batches of `dataset` to use; None: all.
@@ -146,8 +148,10 @@ def convert(model, members, weights="batch_norm + head", probe=None):
     [('BatchNormalization', 10), ('Dense', 10)]
 
     Args:
-      model: a Sequential or Functional model, trained or not. Its class may be your own, with a
+      model: a Keras model, trained or not. A Functional one may be of your own class, with a
         `train_step` of your own, if it is made from inputs and outputs as Functional models are.
+        One with a `call` of your own must have a `training` argument there, and make its layers in
+        the constructor, as attributes or in lists and dicts of these.
       members: K.
       weights: what gets members. `"batch_norm"`: all BatchNormalization layers. `"head"`: the last
         layer with weights of each output, Dense, EinsumDense or convolutional. `"normalization"`:
@@ -159,16 +163,20 @@ def convert(model, members, weights="batch_norm + head", probe=None):
         is a warning and no comparison.
 
     Returns:
-      A model of the same kind, not compiled, whose outputs are those of `model`.
+      A model of the same kind, not compiled, whose outputs are those of `model`. One with a `call`
+      of your own is not saved as a `.keras` file, whose constructor would make it without members:
+      it has `save_weights`, and `collapse`.
 
     Raises:
       ValueError: a layer has an option that the layer with members does not support, there is
         nothing to convert, or what is chosen has members already; or the copy's outputs differ from
         those of `model`, which happens if `get_config` of a layer of your own leaves out something
-        that its outputs depend on.
+        that its outputs depend on; or a class of your own cannot be copied, which is explained.
     """
     members = check_members(members)
-    require_graph(model)
+    require_built(model)
+    if not has_graph(model):
+        own_models.require_training(model)
     choice = Choice(model, weights)
     _require_free(model, choice, members)
     native = [layer for layer in flatten_layers(model) if _is_native(layer, choice)]
@@ -179,7 +187,7 @@ def convert(model, members, weights="batch_norm + head", probe=None):
     )
     left = [
         variable.path
-        for layer, other in pairs
+        for layer, other in [(model, copy), *pairs]
         if not isinstance(other, MemberLayer)
         for variable, made in zip(own_variables(layer), own_variables(other))
         if choice.has(variable) and not hasattr(made, "late_phase_members")
@@ -233,9 +241,9 @@ def _wrapped(layer, other, native, choice, members):
         return other
     if isinstance(layer, Members):
         variables, layer = [*layer.member_variables(), *variables], layer.layer
-    plain = layer.__class__.from_config(layer.get_config())
-    patterns = exact_patterns(layer, variables)
-    return Members.with_lora(plain, lora_of(layer), members=members, weights=patterns)
+    plain = own_models.made_again(layer, layer.get_config())
+    chosen = places(layer, variables)
+    return Members.with_lora(plain, lora_of(layer), members=members, weights=chosen)
 
 
 def _with_members(layer, members):
@@ -265,16 +273,11 @@ def _with_members(layer, members):
 _METHODS = ("call", "compute_loss", "compute_metrics", "predict_step", "test_step", "train_step")
 
 
-def require_graph(model):
-    if not has_graph(model):
+def require_built(model):
+    if not isinstance(model, keras.Model) or not model.built:
         raise ValueError(
-            "`model` must be Sequential or Functional, whose layers are known one by one; in a class of your own, use "
-            "late_phase.keras.Members(layer, members=K) around the layers that get members. "
-            f"Received: {type(model).__name__}"
-        )
-    if not model.built:
-        raise ValueError(
-            "`model` must be built: call it once, or give it an Input. Received: one without weights"
+            "`model` must be a Keras model that is built: call it once, or give it an Input. "
+            f"Received: {type(model).__name__}{' without weights' if isinstance(model, keras.Model) else ''}"
         )
 
 
@@ -294,7 +297,7 @@ def _copy(model, replace, wrap=lambda layer, other: other):
     if that one's config has it. `wrap(layer, other)` has the last word on the copy of a layer that
     is no model.
     """
-    require_graph(model)
+    require_built(model)
     made = []
 
     def clone(layer):
@@ -304,14 +307,24 @@ def _copy(model, replace, wrap=lambda layer, other: other):
         made.append((layer, other))
         return other
 
-    # Keras would compile the copy with this model's optimizer, which has been built for other weights.
-    compiled, model.compiled = model.compiled, False
-    try:
-        with activations_named(model):
+    def clone_graph(model):
+        # Keras would compile the copy with this model's optimizer, which has been built for other weights.
+        compiled, model.compiled = model.compiled, False
+        try:
             copy = keras.models.clone_model(model, clone_function=clone, recursive=True)
-    finally:
-        model.compiled = compiled
-    _require_same_class(model, copy)
+        finally:
+            model.compiled = compiled
+        _require_same_class(model, copy)
+        return copy
+
+    with activations_named(model):
+        if has_graph(model):
+            copy = clone_graph(model)
+        else:
+            copy = own_models.remake(
+                model, lambda layer: clone_graph(layer) if has_graph(layer) else clone(layer)
+            )
+            _copy_state(model, copy)
     pairs = [pair for layer, other in made for pair in _pairs(layer, other)]
     for layer, other in pairs:
         _copy_state(layer, other)
@@ -339,7 +352,7 @@ def _remade(layer, replace):
             return {**value, **inner[value["class_name"], value["config"]["name"]]}
         return {key: exchanged(part) for key, part in value.items()}
 
-    return layer.__class__.from_config(exchanged(config) if inner else config)
+    return own_models.made_again(layer, exchanged(config) if inner else config)
 
 
 def _pairs(layer, other):

@@ -10,9 +10,10 @@ import inspect
 import keras
 import tensorflow as tf
 
-from late_phase.keras.choice import has_graph
-from late_phase.keras.conversion import require_graph
+from late_phase.keras import own_models
+from late_phase.keras.conversion import require_built
 from late_phase.keras.members import MemberLayer, each_member, register, split_members
+from late_phase.keras.own_models import has_graph
 from late_phase.keras.private import flatten_layers, run_through_graph
 
 
@@ -40,9 +41,9 @@ def ensemble(model, activation=None):
     ((2, 4), [1.0, 1.0])
 
     Args:
-      model: a Sequential or Functional model with layers that have members, also inside nested
-        models of these kinds. Other layers with such layers inside, as `Bidirectional`, run once
-        per member.
+      model: a model with layers that have members, also inside nested models. Sequential and
+        Functional ones run once for all members; one with a `call` of your own runs once per member,
+        and so do other layers with such layers inside, as `Bidirectional`.
       activation: applied to each member's output before the mean. A model that returns logits needs
         its "softmax" or "sigmoid" here, so that probabilities are averaged, not logits.
 
@@ -53,7 +54,7 @@ def ensemble(model, activation=None):
       ValueError: there are no members, or layers differ in their number; when it is called, if a
         layer is stateful.
     """
-    require_graph(model)
+    require_built(model)
     layers = [layer for layer in flatten_layers(model) if isinstance(layer, MemberLayer)]
     members = sorted({layer.members for layer in layers})
     if len(members) != 1:
@@ -61,20 +62,25 @@ def ensemble(model, activation=None):
             f"`model` must have layers with members, as many in all. Received: members={members}"
         )
     fold = _Fold(members[0])
-    inputs = [keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in model.inputs]
-    outputs = fold.run(model, inputs)
-    mean = [
-        MeanOfMembers(
+    inputs, like = _inputs(model)
+    outputs = keras.tree.map_structure(
+        lambda x: MeanOfMembers(
             members[0], activation, dtype="float64" if x.dtype == "float64" else "float32"
-        )(x)
-        for x in outputs
-    ]
-    if isinstance(model, keras.Sequential):
-        return keras.Model(inputs[0], mean[0], name=f"{model.name}_ensemble")
-    pack = keras.tree.pack_sequence_as
-    return keras.Model(
-        pack(model.input, inputs), pack(model.output, mean), name=f"{model.name}_ensemble"
+        )(x),
+        keras.tree.pack_sequence_as(like, fold.run(model, inputs)),
     )
+    return keras.Model(inputs, outputs, name=f"{model.name}_ensemble")
+
+
+def _inputs(model):
+    """New inputs of a model, in the structure that it takes, and the structure of its outputs."""
+    if not has_graph(model):
+        inputs = own_models.signature(model)
+        return inputs, model(inputs)
+    made = [keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in model.inputs]
+    if isinstance(model, keras.Sequential):
+        return made[0], model.outputs[0]
+    return keras.tree.pack_sequence_as(model.input, made), model.output
 
 
 class _Fold:
@@ -89,11 +95,13 @@ class _Fold:
     def run(self, model, inputs):
         """The outputs of `model`, flat, all per member."""
         if isinstance(model, keras.Sequential):
-            (outputs,) = inputs
+            outputs = inputs
             for layer in model.layers:
                 outputs = self._call(layer, outputs)
-        else:
+        elif has_graph(model):
             outputs = run_through_graph(model, inputs, self._call)
+        else:
+            outputs = self._call(model, inputs)
         return [self._for_members(x) for x in keras.tree.flatten(outputs)]
 
     def _call(self, layer, *args, **kwargs):
@@ -125,12 +133,11 @@ class _Fold:
             keras.Input(batch_shape=(None, *x.shape[1:]), dtype=x.dtype) for x in model.inputs
         ]
         self._mark([x for x, flag in zip(inputs, per_member, strict=True) if flag])
-        outputs = self.run(model, inputs)
         if isinstance(model, keras.Sequential):
-            return keras.Model(inputs[0], outputs[0])
+            return keras.Model(inputs[0], self.run(model, inputs[0])[0])
+        packed = keras.tree.pack_sequence_as(model.input, inputs)
         return keras.Model(
-            keras.tree.pack_sequence_as(model.input, inputs),
-            keras.tree.pack_sequence_as(model.output, outputs),
+            packed, keras.tree.pack_sequence_as(model.output, self.run(model, packed))
         )
 
     def _stand_in(self, key, make):

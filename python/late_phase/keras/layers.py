@@ -65,7 +65,6 @@ class Dense(MemberLayer):
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
         self.supports_masking = True
-        self.supports_jit = False
 
     def build(self, input_shape):
         inputs = input_shape[-1]
@@ -193,7 +192,6 @@ class BatchNormalization(MemberLayer):
         self.gamma_constraint = keras.constraints.get(gamma_constraint)
         self.synchronized = synchronized
         self.supports_masking = True
-        self.supports_jit = False
         if not 0 <= momentum <= 1:
             raise ValueError(f"`momentum` must be in [0, 1]. Received: momentum={momentum!r}")
         if not epsilon > 0:

@@ -34,8 +34,9 @@ def require_one_member(pairs, member):
             if _is_known_to_be_of_several(gradient):
                 raise ValueError(f"{_RULE} {path}")  # while the step is traced
     found = _have_other_rows([gradient for _, gradient in pairs], member)
-    if not tf.executing_eagerly():
-        return tf.debugging.Assert(~tf.reduce_any(found), [_RULE, tf.boolean_mask(paths, found)])
+    if not tf.executing_eagerly():  # an op for each, since XLA cannot pick strings
+        refused = zip(paths, tf.unstack(found, num=len(paths)))
+        return tf.group(*[tf.debugging.Assert(~other, [_RULE, path]) for path, other in refused])
     if tf.reduce_any(found):
         raise ValueError(
             f"{_RULE} {', '.join(path for path, other in zip(paths, found.numpy()) if other)}"
@@ -69,5 +70,5 @@ def _has_other_rows(gradient, member):
         rows, values = tf.range(tf.shape(gradient)[0]), gradient
     else:
         rows, values = gradient.indices, gradient.values
-    others = tf.boolean_mask(values, rows != tf.cast(member, rows.dtype))
-    return tf.reduce_any(tf.abs(others) > 0)
+    not_zero = tf.reduce_any(tf.abs(values) > 0, axis=list(range(1, values.shape.rank)))
+    return tf.reduce_any(not_zero & (rows != tf.cast(member, rows.dtype)))

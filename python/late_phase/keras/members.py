@@ -213,7 +213,6 @@ class MemberLayer(keras.layers.Layer):
             raise ValueError(
                 f"`dtype` must be without quantization in {type(self).__name__} with members. Received: dtype={self.dtype_policy.name}"
             )
-        self.supports_jit = False  # nor do the ops that train members
         self._optimizer = lambda: None  # a weak reference, once an optimizer is attached
         self._last_training = False  # of the calls of `row`
 

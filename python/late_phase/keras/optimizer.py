@@ -313,9 +313,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
 
         parts.member_updates = None
         base_rule = member_rule = None
-        if (
-            late and inner.clipnorm is None
-        ):  # without members Keras's own updates do, which compile under XLA
+        if late and inner.clipnorm is None:  # without members Keras's own updates do
             base_rule, member_rule = (
                 FusedRule.of(inner.base, base),
                 FusedRule.of(inner.member, late),

@@ -23,6 +23,60 @@ def inner_layers(layer):
     return layer._flatten_layers(include_self=False, recursive=False)
 
 
+def constructor_arguments(model):
+    """What a model of one's own class was made with; None if that is more than plain values."""
+    return None if model._auto_config is None else model._auto_config.config
+
+
+class _Bare(keras.Model):
+    """Has the attributes that Keras gives to every model of one's own class."""
+
+
+def own_attributes(model):
+    """The attributes of a model of one's own class that are not Keras's or TensorFlow's, by name."""
+    internal = vars(_Bare())
+    return {
+        name: value
+        for name, value in vars(model).items()
+        if name not in internal and not name.startswith("_self_")  # TensorFlow's, for checkpoints
+    }
+
+
+def layer_slots(model):
+    """The layers among a model's attributes, and in their lists, tuples and dicts, by their place."""
+    found = {}
+    for name, value in own_attributes(model).items():
+        _map_layers(value, name, found.__setitem__)
+    return found
+
+
+def exchange_layers(model, layers):
+    """Puts other layers, by the places of `layer_slots`, in place of a model's own."""
+    tracker = model._tracker
+
+    def exchanged(place, layer):
+        if tracker.is_in_store("layers", layer):
+            tracker.replace_tracked_value("layers", layer, layers[place])  # in the same order
+        return layers[place]
+
+    for name in dict.fromkeys(place.partition("/")[0] for place in layers):
+        setattr(model, name, _map_layers(getattr(model, name), name, exchanged))
+
+
+def _map_layers(value, place, function):
+    """A structure with function(place, layer) in place of each layer."""
+    if isinstance(value, keras.Layer):
+        return function(place, value)
+    if isinstance(value, dict):
+        return {key: _map_layers(one, f"{place}/{key}", function) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_map_layers(one, f"{place}/{i}", function) for i, one in enumerate(value)]
+        if isinstance(value, list):
+            return parts
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
 def is_functional(model):
     """Whether a model is Functional, a class that Keras does not export, or of a class of these."""
     return any(cls.__name__ == "Functional" for cls in type(model).__mro__)

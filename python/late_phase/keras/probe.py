@@ -5,6 +5,8 @@ import warnings
 import keras
 import numpy as np
 
+from late_phase.keras import own_models
+from late_phase.keras.own_models import has_graph
 from late_phase.keras.private import flatten_layers
 from late_phase.keras.reestimation import calls_replaced
 
@@ -76,8 +78,9 @@ def _warn(reason):
 
 def _values(model, inputs):
     """The model's outputs, and the inputs of its last layer, as a softmax may hide a lot."""
-    outputs, ((arguments, _),) = _call(model, inputs, [model.layers[-1]])
-    return _arrays(outputs) + _arrays(arguments)
+    layers = model.layers[-1:] if has_graph(model) else []
+    outputs, calls = _call(model, inputs, layers)
+    return _arrays(outputs) + [array for arguments, _ in calls for array in _arrays(arguments)]
 
 
 def _call(model, inputs, layers):
@@ -107,11 +110,10 @@ def _arrays(tensors):
 
 def _made_inputs(model):
     """Tries of (inputs with finite outputs, the values there, None) or (None, None, the problem)."""
-    signature = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    sizes = [
-        size for size in _SIZES if all(_elements(x, size) <= _MOST_ELEMENTS for x in model.inputs)
-    ]
-    open_dimensions = any(None in x.shape[1:] for x in model.inputs)
+    signature = _signature(model)
+    specs = keras.tree.flatten(signature)
+    sizes = [size for size in _SIZES if all(_elements(x, size) <= _MOST_ELEMENTS for x in specs)]
+    open_dimensions = any(None in x.shape[1:] for x in specs)
     for size in (sizes if open_dimensions else []) or _SIZES[-1:]:
         for draw in _DRAWS:
             random = np.random.default_rng(0)
@@ -127,6 +129,12 @@ def _made_inputs(model):
                 yield inputs, values, None
             else:
                 yield None, None, "outputs that are not finite"
+
+
+def _signature(model):
+    if not has_graph(model):
+        return own_models.signature(model)
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
 
 
 def _shape(spec, size):

@@ -36,9 +36,6 @@ class Rank1Layer(MemberLayer):
         super().__init__(members, **kwargs)
         self.u_initializer = keras.initializers.get(u_initializer)
         self.v_initializer = keras.initializers.get(v_initializer)
-        self.supports_jit = (
-            False  # the optimizer's ops do not compile under XLA, nor does the LSTM's
-        )
 
     def require(self, **options):
         """Refuses what only `plain_class` can do: each option must have the given value."""
@@ -53,6 +50,17 @@ class Rank1Layer(MemberLayer):
     def add_factors(self, inputs, outputs):
         self.u = self.add_member_weight((inputs,), self.u_initializer, name="u")
         self.v = self.add_member_weight((outputs,), self.v_initializer, name="v")
+
+    def set_weights(self, weights):
+        """Takes the arrays of `get_weights`; or those of Keras's layer, with factors of one."""
+        are_factors = [variable is self.u or variable is self.v for variable in self.weights]
+        if len(weights) == are_factors.count(False):
+            of_plain = iter(weights)
+            weights = [
+                np.ones(variable.shape) if is_factor else next(of_plain)
+                for variable, is_factor in zip(self.weights, are_factors)
+            ]
+        super().set_weights(weights)
 
     def factors(self, training, dtype):
         """u [in] and v [out] of this call."""
@@ -123,7 +131,7 @@ class Rank1Dense(Rank1Layer, keras.layers.Dense):
 
     def __init__(self, units, members, u_initializer="ones", v_initializer="ones", **kwargs):
         super().__init__(members, u_initializer, v_initializer, units=units, **kwargs)
-        self.require(lora_rank=None, quantization_config=None)
+        self.require(lora_rank=None, lora_alpha=None, quantization_config=None)
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -186,7 +194,7 @@ class Rank1Conv2D(Rank1Layer, keras.layers.Conv2D):
             kernel_size=kernel_size,
             **kwargs,
         )
-        self.require(groups=1, lora_rank=None, data_format="channels_last")
+        self.require(groups=1, lora_rank=None, lora_alpha=None, data_format="channels_last")
 
     def build(self, input_shape):
         super().build(input_shape)

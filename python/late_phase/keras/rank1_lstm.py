@@ -3,7 +3,6 @@
 import contextlib
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import late_phase
@@ -146,13 +145,6 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
     def build(self, sequences_shape, initial_state_shape=None):
         super().build(sequences_shape, initial_state_shape)
         self.add_factors(self.units, 4 * self.units)
-
-    def set_weights(self, weights):
-        """Takes the arrays of `get_weights`; or those of a `keras.layers.LSTM`, and factors of one."""
-        if len(weights) == len(self.weights) - 2:
-            ones = [np.ones(factor.shape) for factor in (self.u, self.v)]
-            weights = [*ones, *weights]
-        super().set_weights(weights)
 
     def inner_loop(self, sequences, initial_state, mask, training=False):
         """What Keras's LSTM asks for: last output, outputs [batch, time, units], states."""

@@ -19,15 +19,17 @@ CHECKED_BY = {
         "test_eager_training_is_that_of_a_graph", "optimizer_test.py::test_custom_loop_equals_the_plain_loop",
         "optimizer_test.py::test_several_steps_per_execution"],
     "XLA (`jit_compile=True`)": [
-        "layers_test.py::test_layers_do_not_claim_to_compile_under_xla", "test_xla_takes_the_collapsed_model_only",
-        "optimizer_use_test.py::test_plain_layers_compile_under_xla"],
+        "xla_training_test.py::test_training_equals_that_without_xla", "xla_training_test.py::test_auto_takes_the_fused_kernels_on_a_cpu",
+        "test_xla_predicts_the_same", "optimizer_use_test.py::test_plain_layers_compile_under_xla"],
     "`mixed_bfloat16`, `mixed_float16` with `LossScaleOptimizer`, `float64`": [
         "layers_test.py::test_mixed_precision_trains", "test_float64_trains", "test_weights_of_batch_norm_are_never_of_16_bits"],
     "Sequential, Functional and nested models, `keras.applications`": [
         "layers_test.py::test_converted_application_predicts_the_same_at_once", "ensemble_test.py::test_is_the_mean_of_single_members"],
     "Functional models of your own class, with a `train_step`": ["convert_test.py::test_a_functional_model_with_its_own_step_keeps_it"],
     "models with a `call` of your own": [
-        "test_a_model_of_ones_own_class_trains_and_is_not_collapsed", "training_mode_test.py::test_a_gradient_of_the_mean_is_refused"],
+        "own_models_test.py::test_training_is_that_of_a_functional_model", "own_models_test.py::test_members_that_a_class_makes_are_collapsed",
+        "own_models_test.py::test_weights_are_saved_alone", "own_models_test.py::test_what_cannot_be_converted_is_said_at_once",
+        "training_mode_test.py::test_a_gradient_of_the_mean_is_refused"],
     "`Bidirectional`, `TimeDistributed`, `RNN` with cells, other wrappers": [
         "wrappers_test.py::test_training_collapsing_and_averaging", "wrappers_test.py::test_bidirectional_is_trained_like_two_layers",
         "wrappers_test.py::test_time_distributed_is_trained_like_the_layer"],
@@ -117,12 +119,11 @@ def test_eager_training_is_that_of_a_graph():
     np.testing.assert_array_equal(outputs(trained(run_eagerly=True)), outputs(trained()))
 
 
-def test_xla_takes_the_collapsed_model_only():
+def test_xla_predicts_the_same():
     model = trained()
-    plain = tf.function(late_phase.keras.collapse(model), jit_compile=True)
-    np.testing.assert_allclose(plain(X), outputs(model), rtol=0, atol=1e-5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="LatePhase>BatchNorm"):
-        tf.function(model, jit_compile=True)(X)
+    for each in (model, late_phase.keras.collapse(model)):
+        compiled = tf.function(each, jit_compile=True)
+        np.testing.assert_allclose(compiled(X), outputs(model), rtol=0, atol=1e-5)
 
 
 @pytest.fixture
@@ -149,27 +150,6 @@ def test_float64_trains(policy):
 def test_weights_of_batch_norm_are_never_of_16_bits(policy, name):
     policy(name)
     assert {weight.dtype for weight in network().layers[1].weights} == {"float32"}
-
-
-class OwnClass(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.hidden, self.head = keras.layers.Dense(6), late_phase.keras.Dense(4, members=K)
-
-    def call(self, inputs, training=False):
-        return self.head(self.hidden(inputs), training=training)
-
-
-def test_a_model_of_ones_own_class_trains_and_is_not_collapsed():
-    model = trained(OwnClass())
-    assert len({row.tobytes() for row in model.head.kernel.numpy()}) == K
-    for refuse in (
-        late_phase.keras.collapse,
-        late_phase.keras.ensemble,
-        lambda m: late_phase.keras.convert(m, members=K),
-    ):
-        with pytest.raises(ValueError, match="must be Sequential or Functional"):
-            refuse(model)
 
 
 def test_one_device_strategy():

@@ -411,6 +411,55 @@ def test_a_choice_of_nothing_is_named(weights, message):
         late_phase.keras.convert(transformer(), members=3, weights=weights)
 
 
+def test_lora_of_a_frozen_transformer_is_fine_tuned_and_collapsed_to_one_adapter(tmp_path):
+    """Frozen layer by layer; the factors alone are trained, and the copy has one pair of each."""
+    tokens = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8, name="table")(tokens)
+    attention = layers.MultiHeadAttention(2, 4, name="attention")
+    x = layers.LayerNormalization(name="norm")(x + attention(x, x))
+    x = layers.Dense(8, name="up")(x)
+    model = keras.Model(tokens, layers.Dense(4, name="head")(layers.GlobalAveragePooling1D()(x)))
+    adapted = [attention.query_dense, attention.value_dense, model.get_layer("up")]
+    for layer in model._flatten_layers(include_self=False):
+        if layer not in adapted and layer is not attention:
+            layer.trainable = False
+    for layer in adapted:
+        layer.enable_lora(2)
+        layer.bias.trainable = False
+    factors = [v.path for v in model.trainable_variables]
+    assert len(factors) == 6 and all("lora" in path for path in factors)
+    late = late_phase.keras.convert(model, members=3, weights="lora")
+    assert [v.path for v in late.trainable_variables] == factors
+    optimizer = late_phase.keras.LatePhaseOptimizer(
+        keras.optimizers.Adam(0.05), members=3, start=2, sigma=0.1
+    )
+    late.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = np.random.default_rng(0).integers(0, 11, (24, 6)), np.arange(24) % 4
+    late.fit(x, y, batch_size=4, epochs=2, verbose=0)
+    stacks = [v for v in late.trainable_variables if hasattr(v, "late_phase_members")]
+    assert len(stacks) == 6 and all(np.ptp(v, axis=0).max() > 1e-3 for v in stacks)
+    plain = late_phase.keras.collapse(late)
+    assert [v.path for v in plain.trainable_variables] == factors
+    np.testing.assert_allclose(plain(x), late(x), rtol=0, atol=1e-5)
+    for name, before in model_weights(model).items():
+        if "lora" not in name:
+            np.testing.assert_array_equal(model_weights(plain)[name], before)
+    plain.save(tmp_path / "plain.keras")  # Keras merges an adapter into the kernel that it saves
+    loaded = keras.models.load_model(tmp_path / "plain.keras")
+    np.testing.assert_allclose(loaded(x), plain(x), rtol=0, atol=1e-5)
+
+
+def model_weights(model):
+    return {v.path: v.numpy() for v in model.weights}
+
+
+def test_a_choice_of_frozen_weights_is_named():
+    model = transformer()
+    model.trainable = False
+    with pytest.raises(ValueError, match="chooses none but .*norm/gamma, which is frozen"):
+        late_phase.keras.convert(model, members=3, weights="norm/gamma")
+
+
 def test_a_head_of_another_kind_is_named():
     inputs = keras.Input((5, 3))
     recurrent = keras.Model(inputs, layers.Activation("tanh")(layers.LSTM(2, name="last")(inputs)))
@@ -446,19 +495,6 @@ def test_a_functional_model_with_its_own_step_keeps_it():
     assert type(late_phase.keras.collapse(converted)) is OwnStep
     with pytest.raises(ValueError, match="Received: OwnConstructor, whose train_step the copy"):
         late_phase.keras.convert(OwnConstructor(4), members=3, weights="head")
-
-
-def test_a_model_of_ones_own_class_is_told_what_to_use():
-    class Own(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = layers.Dense(2)
-
-        def call(self, inputs):
-            return self.dense(inputs)
-
-    with pytest.raises(ValueError, match=r"use late_phase.keras.Members\(layer, members=K\).*Own"):
-        late_phase.keras.convert(called(Own()), members=3)
 
 
 class Around(layers.Wrapper):

@@ -235,11 +235,6 @@ def test_an_empty_batch_stays_empty():
     assert late_phase.keras.ensemble(model)(np.zeros((0, 4), "float32")).shape == (0, 3)
 
 
-class Subclassed(keras.Model):
-    def call(self, inputs):
-        return inputs
-
-
 def stack(*layers):
     return keras.Sequential([keras.Input((4,)), *layers])
 
@@ -257,8 +252,11 @@ def stack(*layers):
             ),
             r"Received: members=\[2, 3\]",
         ),
-        (lambda: Subclassed(), "`model` must be Sequential or Functional"),
-        (lambda: keras.Sequential([late_phase.keras.Dense(3, members=2)]), "`model` must be built"),
+        (
+            lambda: keras.Sequential([late_phase.keras.Dense(3, members=2)]),
+            "`model` must be a Keras model that is built.*Received: Sequential without weights",
+        ),
+        (lambda: late_phase.keras.Dense(3, members=2), "must be a Keras model.*Received: Dense"),
     ],
 )
 def test_wrong_use_explains_itself(model, message):

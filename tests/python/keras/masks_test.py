@@ -176,6 +176,17 @@ def test_weights_of_a_keras_lstm_are_taken():
         np.testing.assert_array_equal(weight, expected)
 
 
+def test_weights_of_a_keras_cell_are_taken():
+    plain, cell = keras.layers.LSTMCell(H), Rank1LSTMCell(H, members=K)
+    for each in (plain, cell):
+        each.build((None, C))
+    scattered(cell).set_weights(plain.get_weights())
+    states = [RANDOM.normal(size=(N, H))] * 2
+    np.testing.assert_allclose(
+        cell(X[:, 0], states)[0], plain(X[:, 0], states)[0], rtol=0, atol=1e-10
+    )
+
+
 def test_ensemble_of_masked_sequences_is_each_member():
     tokens = keras.Input((T,), dtype="int32")
     embedded = keras.layers.Embedding(9, C, mask_zero=True)(tokens)

@@ -315,11 +315,19 @@ def test_members_must_be_those_of_the_file(tmp_path):
         (lambda: Members(layers.Dense(2), members=2, weights="gamma")(np.ones((1, 2))),
          "must choose a trained weight.*Received: weights='gamma' for .*kernel.*bias"),
         (lambda: Members(layers.ReLU(), members=2)(np.ones((1, 2))), "re_lu.*, which has none"),
+        (lambda: Members(layers.SpectralNormalization(layers.Dense(2)), members=2)(np.ones((1, 2))),
+         "SpectralNormalization assigns the weight.*Received: weights=None for .*kernel"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_bias_of_a_normalised_layer_may_have_members():
+    layer = Members(layers.SpectralNormalization(layers.Dense(2)), members=2, weights="bias")
+    layer(np.ones((1, 2)), training=True)
+    assert [v.name for v in layer.member_variables()] == ["bias"]
 
 
 def test_a_layer_that_assigns_its_weight_is_refused():

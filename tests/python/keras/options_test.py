@@ -1,5 +1,7 @@
 """Options of Keras's layers in layers with members: what Keras does, or refused by name."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -204,6 +206,70 @@ def test_members_are_not_quantized_and_that_is_said(head):
         np.testing.assert_array_equal(weight, value)
 
 
+@pytest.mark.parametrize(
+    "kind, arguments, x", [("Dense", (4,), X), ("Conv2D", (4, 2), IMAGES)], ids=["Dense", "Conv2D"]
+)
+def test_weights_of_keras_s_layer_are_taken(kind, arguments, x):
+    plain = getattr(layers, kind)(*arguments, bias_initializer="normal")
+    expected = plain(x)
+    layer = getattr(late_phase.keras, f"Rank1{kind}")(*arguments, members=K, u_initializer="normal")
+    assert np.abs(layer(x) - expected).max() > 1e-2
+    layer.set_weights(plain.get_weights())
+    np.testing.assert_allclose(layer(x), expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="weight list of length 1"):
+        layer.set_weights(plain.get_weights()[:1])
+
+
+# A value for every option of Keras's layers that is not its default.
+ANOTHER = {
+    "activation": "relu", "recurrent_activation": "hard_sigmoid", "use_bias": False, "unit_forget_bias": False,
+    "kernel_initializer": "ones", "recurrent_initializer": "ones", "bias_initializer": "normal",
+    "beta_initializer": "ones", "gamma_initializer": "zeros", "moving_mean_initializer": "ones", "moving_variance_initializer": "zeros",
+    "kernel_regularizer": "l2", "recurrent_regularizer": "l1", "bias_regularizer": "l2", "activity_regularizer": "l2",
+    "beta_regularizer": "l2", "gamma_regularizer": "l1",
+    "kernel_constraint": "non_neg", "recurrent_constraint": "non_neg", "bias_constraint": "non_neg",
+    "beta_constraint": "non_neg", "gamma_constraint": "non_neg",
+    "lora_rank": 2, "lora_alpha": 3, "quantization_config": keras.quantizers.Int8QuantizationConfig(),
+    "strides": 2, "padding": "same", "data_format": "channels_first", "dilation_rate": 2, "groups": 2,
+    "dropout": 0.25, "recurrent_dropout": 0.5, "seed": 7, "return_sequences": True, "return_state": True, "go_backwards": True,
+    "stateful": True, "unroll": True, "use_cudnn": True,
+    "axis": 1, "momentum": 0.5, "epsilon": 0.1, "center": False, "scale": False, "synchronized": True,
+    "renorm": True, "renorm_clipping": {"rmax": 2.0}, "renorm_momentum": 0.5,
+}  # fmt: skip
+LORA_AND_QUANTIZATION = {"lora_rank", "lora_alpha", "quantization_config"}
+# Layer with members -> Keras's, its required arguments, and which options are refused.
+LAYERS = {
+    "Dense": (layers.Dense, {"units": 4}, LORA_AND_QUANTIZATION),
+    "BatchNormalization": (layers.BatchNormalization, {}, {"renorm", "renorm_clipping", "renorm_momentum"}),
+    "Rank1Dense": (layers.Dense, {"units": 4}, LORA_AND_QUANTIZATION),
+    "Rank1Conv2D": (layers.Conv2D, {"filters": 4, "kernel_size": 3}, {"data_format", "groups"}),
+    "Rank1LSTM": (layers.LSTM, {"units": 4}, {"use_cudnn"}),
+    "Rank1LSTMCell": (layers.LSTMCell, {"units": 4}, set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_option_of_keras_is_taken_or_refused_by_name(name):
+    """As many as this release of Keras has; a new one has no value in ANOTHER, and is an error."""
+    plain, required, refused = LAYERS[name]
+    layer, found = getattr(late_phase.keras, name), set()
+    for option, parameter in inspect.signature(plain.__init__).parameters.items():
+        if option in ("self", *required) or parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        options = {**required, option: ANOTHER[option]}
+        try:
+            made = layer(members=K, **options)
+        except (TypeError, ValueError) as error:
+            assert option in str(error)
+            found.add(option)
+            continue
+        expected = plain(**options).get_config()
+        assert expected[option] != plain(**required).get_config().get(option), option
+        assert made.get_config()[option] == expected[option]
+        assert made.plain_layer().get_config()[option] == expected[option]
+    assert found == refused
+
+
 def test_numpy_s_integers_are_integers(tmp_path):
     three = np.int64(3)
     layer = late_phase.keras.Dense(np.int32(4), members=three)
@@ -242,6 +308,7 @@ def quantized():
         (lambda: late_phase.keras.Dense(4, members=K, lora_rank=2), "lora_rank"),
         (lambda: late_phase.keras.Rank1LSTM(4, members=K, use_cudnn=True), "`use_cudnn` must be.*Received: use_cudnn=True"),
         (lambda: late_phase.keras.Rank1Conv2D(4, 3, members=K, groups=2), "`groups` must be 1.*Received: groups=2"),
+        (lambda: late_phase.keras.Rank1Conv2D(4, 3, members=K, lora_rank=2), "`lora_rank` must be None.*Received: lora_rank=2"),
         (lambda: late_phase.keras.Dense(True, members=K), "`units` must be a positive integer. Received: units=True"),
     ],
 )  # fmt: skip

@@ -107,6 +107,16 @@ NAMES = {
         "mask_of` and `carry_mask",
         "call a layer whose `compute_mask` returns the mask",
     ),
+    "_auto_config": (
+        lambda: keras.Sequential(),
+        "constructor_arguments",
+        "do without: refuse classes of models that `from_config` does not make",
+    ),
+    "_tracker": (
+        lambda: keras.Sequential(),
+        "exchange_layers",
+        "set the attributes alone, whose layers Keras then knows beside those that they replace",
+    ),
     "__internal__": (
         lambda: tf,
         "merge_call",

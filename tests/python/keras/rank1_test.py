@@ -542,15 +542,14 @@ def test_inference_saves_nothing_for_a_gradient():
         assert [op.get_attr("is_training") for op in ops] == [training]
 
 
-def test_layers_do_not_claim_to_compile_under_xla():
-    from keras.src.trainers.trainer import model_supports_jit
-
+def test_layers_compile_under_xla():
     for name in KINDS:
         model = keras.Sequential([keras.Input(LAYERS[name][3][1:]), pair(name)[0]])
-        assert not model_supports_jit(model)
-        with pytest.warns(UserWarning, match="jit_compile"):
-            model.compile(jit_compile=True)
-        assert np.isfinite(model.predict(inputs_of(name), verbose=0)).all()
+        expected = model.predict(inputs_of(name), verbose=0)
+        model.compile(jit_compile=True)
+        assert model.jit_compile
+        actual = model.predict(inputs_of(name), verbose=0)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

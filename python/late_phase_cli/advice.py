@@ -40,7 +40,7 @@ class Measured:
 class Advice:
     """What the numbers say; str() gives all sentences, one per line."""
 
-    excess: float  # noise: loss less loss with SWA
+    excess: float  # noise: loss minus loss with SWA
     excess_error: float  # half of its 95 % interval; NaN for one seed
     fall: float  # of the loss in another late phase, at the trend; None: not known
     on_plateau: bool  # None: not known
@@ -73,7 +73,9 @@ _SEEDS = 3
 
 
 def is_told(noises, loss):
-    """Whether there is noise at all, by the noise of each seed: three or more say how certain it is."""
+    """Whether there is noise at all, by the noise of each seed: three or more say how certain it
+    is.
+    """
     noise = paired.difference(dict(enumerate(noises)), dict.fromkeys(range(len(noises)), 0.0))
     if len(noises) < 3:
         return min(noises) > TOLD * abs(loss)
@@ -155,11 +157,11 @@ def _noise_sentences(measured, advice, loss, swa, told):
         + (f" (mean of {seeds} seeds, 95 % interval)." if seeds > 1 else " (one seed).")
     )
     if not told:
-        yield "There is no noise in it that averaging can be seen to remove."
+        yield "Averaging removes no noise that could be told from chance."
     if measured.swa_samples is not None and measured.swa_samples < FEW_SAMPLES:
         yield (
-            f"SWA has averaged only {measured.swa_samples:g} samples, which leaves noise in the average: "
-            "more samples, several per epoch, would show all of it."
+            f"SWA has averaged only {measured.swa_samples:g} samples, which leaves noise in the "
+            "average; more samples, several per epoch, would show all of it."
         )
 
 
@@ -168,18 +170,22 @@ _PLATEAU_OF_SGD = (
 )
 _LAW_OF_SGD = (
     "Law: it is Adam's, whose steps do not grow with the gradient. For SGD, to leading order, "
-    "accumulation over {K} minibatches with their sum (γ = 1) leaves the noise as it is; with their mean "
-    "(γ = 1/{K}), or at a rate divided by {K}, it leaves 1/{K} of the noise at 1/{K} of the speed."
+    "accumulation over {K} minibatches with their sum (γ = 1) leaves the noise as it is; with "
+    "their mean (γ = 1/{K}), or at a rate divided by {K}, it leaves 1/{K} of the noise at 1/{K} "
+    "of the speed."
 )
 
 
 def _plateau(measured, advice, told):
     if advice.fall is None:
-        return "Plateau: not known; a trend needs at least three epochs in the second half of the training."
+        return (
+            "Plateau: not known; a trend needs at least three epochs in the second half of the "
+            "training."
+        )
     size = ("less" if advice.on_plateau else "more") + " than the noise"
     if not told:
         size = "which is next to nothing" if advice.on_plateau else "which is worth waiting for"
-    verdict = "stands" if advice.on_plateau else "does not stand"
+    verdict = "is" if advice.on_plateau else "is not"
     return (
         f"Plateau: at its own trend the loss would fall by another {advice.fall:.4f} in "
         f"{measured.late_epochs:g} more epochs, {size}: it {verdict} on a plateau."
@@ -199,7 +205,7 @@ def _law(measured, advice, told):
     if lost is not None and f"{lost:.4f}" != "0.0000":
         text += (
             f"; or up to {advice.accumulated + lost:.4f}, "
-            f"if slower steps had cost all of the {lost:.4f} that the trend says"
+            f"if slower steps had cost all of the {lost:.4f} that the trend predicts"
         )
     return (
         f"{text}. A rate that falls to zero leaves no noise. A late phase takes one step per {K} "
@@ -213,8 +219,9 @@ def _range(values, digits=3):
 
 
 def members_help(recorded, stage):
-    """Whether recorded late phases of this stage, with SWA, beat their networks with SWA: on average,
-    and in most cases."""
+    """Whether recorded late phases of this stage, with SWA, beat their networks with SWA: on
+    average, and in most cases.
+    """
     found = [
         one
         for one in recorded
@@ -235,8 +242,8 @@ def evidence_sentences(recorded, program, stage):
         accuracies = [one["late_phase"]["collapsed"] for one in mine]
         if mine:
             yield (
-                f"Recorded: on {len(mine)} image networks trained by SGD, a late phase changed the test "
-                f"accuracy by {_range(accuracies, 2)} points."
+                f"Recorded: on {len(mine)} image networks trained by SGD, a late phase changed "
+                f"the test accuracy by {_range(accuracies, 2)} points."
             )
         return
     for one_stage in _STAGES if stage is None else (stage,):
@@ -264,23 +271,28 @@ def _recommendation(advice, swa, measured):
     if advice.choice == "train longer":
         if advice.excess > 0:
             return (
-                f"train longer before a late phase, accumulation or a lower rate; what SWA has averaged ({swa:.4f}) "
-                "costs nothing and may be used meanwhile."
+                "train longer before trying a late phase, accumulation or a lower rate; the SWA "
+                f"average ({swa:.4f}) costs nothing, and can be used in the meantime."
             )
-        return "train longer: there is no noise to average away yet, and slower steps would cost progress."
+        return (
+            "train longer: there is no noise to average away yet, and slower steps would cost "
+            "progress."
+        )
     if advice.choice == "nothing":
         return "leave it as it is: there is no noise to average away."
     if advice.choice == "SWA and a late phase":
         return (
-            f"a late phase with {measured.members} members, and SWA on top: recorded runs like this one were "
-            f"better with both than with SWA alone. Without another training, use what SWA has averaged ({swa:.4f})."
+            f"a late phase with {measured.members} members, and SWA on top: recorded runs like "
+            "this one were better with both than with SWA alone. Without training again, use the "
+            f"SWA average ({swa:.4f})."
         )
     if measured.optimizer == "sgd":
         return (
-            f"use what SWA has averaged ({swa:.4f}), or let the rate fall to almost zero: both remove the noise. "
-            "Whether a late phase helps can only be tried."
+            f"use the SWA average ({swa:.4f}), or let the rate fall to almost zero: both remove "
+            "the noise. Only a trial can tell whether a late phase helps."
         )
     return (
-        f"use what SWA has averaged ({swa:.4f}): it removes more of the noise than accumulation, a late phase or a "
-        f"lower rate would by the law ({advice.accumulated:.4f}), and no training is slowed down."
+        f"use the SWA average ({swa:.4f}): it removes more of the noise than accumulation, a late "
+        f"phase or a lower rate would by the law ({advice.accumulated:.4f}), and it does not slow "
+        "down training."
     )

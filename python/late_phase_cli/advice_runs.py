@@ -1,4 +1,6 @@
-"""latephase advise: what the runs in a folder say about SWA, accumulation, a lower rate and a late phase."""
+"""latephase advise: what the runs in a folder say about SWA, accumulation, a lower rate and a late
+phase.
+"""
 
 import collections
 import os
@@ -6,12 +8,11 @@ import shlex
 import statistics
 import textwrap
 
-from late_phase_cli import advice, finished_runs, law_table, locations, run_files
+from late_phase_cli import advice, finished_runs, law_table, locations, metric_names, run_files
 from late_phase_cli.errors import UserError
 
 # For a network without its own.
 MEMBERS = 10
-UNITS = {"enwik8": "bits per character", "cifar": "NLL"}
 TREATMENTS = {
     "accumulation": "accumulation",
     "lower-rate": "the lower rate",
@@ -25,8 +26,8 @@ def read(folder):
     """(finished runs, names of unfinished ones)"""
     if os.path.exists(os.path.join(folder, "sweep.json")):
         raise UserError(
-            "`RUN` must be the folder of a run or of several runs, not of a sweep; each of its points is such a folder. "
-            f"Received: RUN={folder}"
+            "`RUN` must be the folder of a run or of several runs, not of a sweep; each of its "
+            f"points is such a folder. Received: RUN={folder}"
         )
     finished, others = [], []
     for path in run_files.find_runs(folder):
@@ -38,7 +39,8 @@ def read(folder):
         raise UserError(_not_finished(folder, others[0]))
     if len({run.program for run in finished}) > 1:
         raise UserError(
-            f"the runs of a folder must be of one program. Received: RUN={folder}, which has runs of several"
+            f"the runs of a folder must be of one program. Received: RUN={folder}, which has runs "
+            "of several"
         )
     return finished, [os.path.relpath(path, folder) for path in others]
 
@@ -56,8 +58,9 @@ def _not_finished(folder, first):
 
 
 def groups_of(runs):
-    """Runs of the same network and training, which differ only in their seed; [] if only a treatment
-    of it exists."""
+    """Runs of the same network and training, which differ only in their seed; [] if only a
+    treatment of it exists.
+    """
     groups = collections.defaultdict(list)
     for run in runs:
         if not run.treatment:
@@ -86,7 +89,8 @@ def measured_of(runs):
 def title(runs):
     first = runs[0]
     seeds = f"{len(runs)} seeds" if len(runs) > 1 else f"seed {first.seed}"
-    return f"{first.model}, {seeds}; loss is {first.split} {UNITS[first.program]}"
+    unit = metric_names.METRICS[finished_runs.LOSSES[first.program]].label
+    return f"{first.model}, {seeds}; loss is {first.split} {unit}"
 
 
 def how_to_measure(folder, runs):
@@ -103,15 +107,17 @@ def how_to_measure(folder, runs):
         ]
     )
     return [
-        "Noise: not known, because the run has no SWA. How much noise averaging can remove is the loss less the loss "
-        "with SWA, so train again with SWA, and ask again:",
+        "Noise: not known, because the run has no SWA. The noise that averaging can remove is the "
+        "loss minus the loss with SWA, so train again with SWA, and ask for advice on that run:",
         f"  {locations.command()} {command}",
         f"  {locations.command()} {shlex.join(['advise', folder + '-swa'])}",
     ]
 
 
 def comparable(runs):
-    """The runs of the seeds that every model has; [] if they are of several trainings, or of one model."""
+    """The runs of the seeds that every model has; [] if they are of several trainings, or of one
+    model.
+    """
     seeds = collections.defaultdict(set)
     for run in runs:
         seeds[run.model].add(run.seed)
@@ -122,7 +128,9 @@ def comparable(runs):
 
 
 def measured_here(runs):
-    """[(mean loss, name, whether it is a plain network)] of the models with and without SWA, the best first."""
+    """[(mean loss, name, whether it is a plain network)] of the models with and without SWA, the
+    best first.
+    """
     groups = collections.defaultdict(list)
     for run in runs:
         for weights, name in (("collapsed", ""), ("swa", " with SWA")):
@@ -138,8 +146,8 @@ def treated_only(runs):
     if has_swa([first]):
         rest = first.loss() - first.loss("swa")
         lines.append(
-            f"Noise: the loss is {first.loss():.4f}, with SWA {first.loss('swa'):.4f}; a difference of {rest:+.4f} is "
-            f"what {TREATMENTS[first.treatment]} has left of the noise."
+            f"Noise: the loss is {first.loss():.4f}, with SWA {first.loss('swa'):.4f}; the "
+            f"difference of {rest:+.4f} is the noise that {TREATMENTS[first.treatment]} has left."
         )
     command = shlex.join(
         [
@@ -149,8 +157,9 @@ def treated_only(runs):
     )
     return [
         *lines,
-        f"How much there was before, and how much {TREATMENTS[first.treatment]} has removed, only the same network without "
-        f"it can show. Recommendation: train that network, and ask for advice on it:",
+        "Only the same network without it can show how much noise there was before, and how much "
+        f"{TREATMENTS[first.treatment]} has removed. Recommendation: train that network, and ask "
+        "for advice on it:",
         f"  {locations.command()} {command}",
     ]
 

@@ -2,7 +2,8 @@
 
 from late_phase_cli import metric_names, model_differences, run_table, text_table
 
-# Test accuracy in % by network, dataset, training images and control (control_of); for SGD, or for SWA where stated.
+# Test accuracy in % by network, dataset, training images and control (control_of); for SGD, or for
+# SWA where stated.
 PAPER = {
     ("convnet", "cifar10", 0, ""): {"base": "77.41 ±0.23", "late-phase": "77.94 ±0.37"},
     ("wrn-28-10", "cifar10", 0, ""): {
@@ -126,7 +127,8 @@ def render_cost(config, result):
         ],
         [
             [
-                f"{config['model'].capitalize()}, {result['steps']} steps, {result['threads']} threads",
+                f"{config['model'].capitalize()}, {result['steps']} steps, {result['threads']} "
+                "threads",
                 f"{result['parameters']:,}",
                 f"{step:.1f}",
                 f"{result['peak_bytes'] / 1e9:.1f} GB",

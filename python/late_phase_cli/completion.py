@@ -1,8 +1,6 @@
 """Completion for bash, from argparse's commands and the C++ program's own flags."""
 
-import subprocess
-
-from late_phase_cli import locations, program
+from late_phase_cli import locations, program_flags
 
 SCRIPT = r"""# Completion of commands, flags and their words, made by `COMMAND completion bash`.
 _latephase() {
@@ -19,19 +17,6 @@ FLAGS
 }
 complete -o default -F _latephase latephase
 """
-
-
-def program_flags(*command):
-    """{flag: words it accepts} for a command of the program."""
-    listed = subprocess.run(
-        [locations.program(), "flags", *command],
-        env=program.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        check=True,
-    ).stdout
-    return {flag: words for flag, *words in map(str.split, listed.splitlines())}
 
 
 def parser_flags(parser):
@@ -51,10 +36,8 @@ def script(parser):
         "": dict.fromkeys(parser.commands, ())
     }  # command -> flags and other words -> words that may follow
     flags |= {name: parser_flags(one) for name, one in parser.commands.items()}
-    for name in ("eval", "sample", "nqp"):
-        flags[name] = program_flags(name)
+    flags |= {command: program_flags.words(command) for command in program_flags.recorded()}
     for name in main.TRAINED:
-        flags[f"train {name}"] = program_flags("train", name)
         flags[f"sweep {name}"] = flags[f"train {name}"] | parser_flags(parser.commands["sweep"])
     flags["train"] = flags["sweep"] = dict.fromkeys(main.TRAINED, ())
     flags["bench"] = dict.fromkeys(main.BENCHMARKS, ())

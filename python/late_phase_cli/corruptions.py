@@ -1,25 +1,26 @@
 """Corrupted test images for eval --corrupt.
 
-Fifteen corruptions of five severities each, in the layout in which CIFAR-10-C is published: NAME.npy, uint8 [5·n, 32, 32, 3], severity 1
-first, and labels.npy. Written from the definitions of Hendrycks and Dietterich ("Benchmarking neural network robustness to common
-corruptions and perturbations", ICLR 2019) with their severities for CIFAR. They are not the published arrays: the noise is drawn afresh, sampling
-between pixels differs in detail, and frost, which lays photographs of ice over an image, uses a generated texture instead.
+Fifteen corruptions of five severities each, in the layout in which CIFAR-10-C is published:
+NAME.npy, uint8 [5·n, 32, 32, 3], severity 1 first, and labels.npy. Written from the definitions of
+Hendrycks and Dietterich ("Benchmarking neural network robustness to common corruptions and
+perturbations", ICLR 2019) with their severities for CIFAR. They are not the published arrays: the
+noise is drawn afresh, sampling between pixels differs in detail, and frost, which lays photographs
+of ice over an image, uses a generated texture instead.
 
-A run's first test images are used; the folder is named after them, their number, the seed and this file, and is made once.
+A run's first test images are used; the folder is named after them, their number, the seed and this
+file, and is made once.
 """
 
 import hashlib
 import io
-import os
 import pathlib
-import shutil
 import sys
 import tarfile
 import tomllib
 
 import numpy
 
-from late_phase_cli import extras
+from late_phase_cli import extras, files
 from late_phase_cli.errors import UserError
 
 Image = extras.need("PIL.Image", "corruptions", "generating corrupted images")
@@ -36,7 +37,9 @@ def gaussian_blur(images, sigma):
 
 
 def sampled(images, rows, columns):
-    """Values between pixels by bilinear interpolation, mirrored at the edges. rows, columns: [n, 32, 32]."""
+    """Values between pixels by bilinear interpolation, mirrored at the edges. rows, columns: [n,
+    32, 32].
+    """
 
     def mirrored(place):
         place = numpy.mod(place, 2 * SIDE - 2)
@@ -65,7 +68,9 @@ def zoomed(images, factor):
 
 
 def motion_blurred(images, radius, sigma, degrees):
-    """The mean along a line from each pixel, weighted by one half of a normal distribution. degrees: [n], the line's direction."""
+    """The mean along a line from each pixel, weighted by one half of a normal distribution.
+    degrees: [n], the line's direction.
+    """
     weights = numpy.exp(-(numpy.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
     weights /= weights.sum()
     image, row, column = numpy.ogrid[: len(images), :SIDE, :SIDE]
@@ -78,7 +83,9 @@ def motion_blurred(images, radius, sigma, degrees):
 
 
 def plasma(random, n, decay):
-    """Clouds in [0, 1], [n, 32, 32]: the diamond-square fractal, on a torus. The variation shrinks by decay² from scale to scale."""
+    """Clouds in [0, 1], [n, 32, 32]: the diamond-square fractal, on a torus. The variation shrinks
+    by decay² from scale to scale.
+    """
     heights, variation, step = numpy.zeros((n, SIDE, SIDE)), 1.0, SIDE
     varied = lambda mean: mean + variation * random.uniform(-1, 1, mean.shape)
     while step >= 2:
@@ -111,7 +118,8 @@ def to_bytes(images):
     return numpy.rint(255 * numpy.clip(images, 0, 1)).astype(numpy.uint8)
 
 
-# --- The corruptions, each a function of images, a random generator and the parameters of its severity.
+# --- The corruptions, each a function of images, a random generator and the parameters of its
+# severity.
 
 
 def gaussian_noise(images, random, deviation):
@@ -196,7 +204,9 @@ def contrast(images, random, kept):
 
 
 def elastic_transform(images, random, alpha, sigma, shift):
-    """Three corners of a square in the middle are moved, then every pixel a little, much like its neighbours."""
+    """Three corners of a square in the middle are moved, then every pixel a little, much like its
+    neighbours.
+    """
     n, third = len(images), SIDE // 3
     corners = SIDE / 2 + numpy.array([[third, third], [third, -third], [-third, -third]], float)
     moved = corners + random.uniform(-shift, shift, (n, 3, 2))
@@ -263,7 +273,9 @@ NAMES = [corruption.__name__ for corruption in CORRUPTIONS]
 
 
 def corrupted(images, name, severity, seed=0):
-    """uint8 [n, 32, 32, 3] to the same, at severity 1 to 5. The noise is a function of seed, corruption and severity."""
+    """uint8 [n, 32, 32, 3] to the same, at severity 1 to 5. The noise is a function of seed,
+    corruption and severity.
+    """
     corruption = list(CORRUPTIONS)[NAMES.index(name)]
     random = numpy.random.default_rng([seed, NAMES.index(name), severity])
     parts = [images[begin : begin + CHUNK] / 255 for begin in range(0, len(images), CHUNK)]
@@ -312,13 +324,14 @@ def test_images(dataset, data):
             content = b""
     except (OSError, tarfile.TarError, EOFError) as error:
         raise DataError(
-            f"`data` must hold {file}, in the folder {folder} or in {archive}. Received: data={data} ({error})"
+            f"`data` must hold {file}, in the folder {folder} or in {archive}. "
+            f"Received: data={data} ({error})"
         ) from error
     size = label_bytes + 3 * SIDE * SIDE
     if not content or len(content) % size:
         raise DataError(
-            f"`data` must hold {file}, whole records of {size} bytes, in the folder {folder} or in {archive}. "
-            f"Received: data={data} ({len(content)} bytes of it)"
+            f"`data` must hold {file}, whole records of {size} bytes, in the folder {folder} or "
+            f"in {archive}. Received: data={data} ({len(content)} bytes of it)"
         )
     records = numpy.frombuffer(content, numpy.uint8).reshape(-1, size)
     return records[:, label_bytes:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), records[
@@ -327,10 +340,9 @@ def test_images(dataset, data):
 
 
 def write(folder, images, labels, seed):
-    """Written under another name, then renamed: the folder is complete or does not exist."""
-    aside = pathlib.Path(f"{folder}.part{os.getpid()}")
-    aside.mkdir(parents=True)
-    try:
+    """The folder of the corrupted images, in the layout of CIFAR-10-C."""
+    with files.making_folder(folder) as made:
+        aside = pathlib.Path(made)
         for place, name in enumerate(NAMES):
             print(
                 f"Generating corrupted images: {name} ({place + 1} of {len(NAMES)}) ...",
@@ -347,20 +359,16 @@ def write(folder, images, labels, seed):
         (aside / "source.txt").write_text(
             f"corruptions generated by late_phase, {len(images)} images, seed {seed}\n"
         )
-        try:
-            aside.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # otherwise another process was faster
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def generated(run, data, cache, images, seed=0):
-    """The folder, below `cache`, with the corrupted images of a run's data set, which is at `data`: its first `images` test images."""
+    """The folder, below `cache`, with the corrupted images of a run's data set, which is at `data`:
+    its first `images` test images.
+    """
     if images < 1 or seed < 0:
         raise DataError(
-            f"`images` must be at least 1, `seed` at least 0. Received: images={images}, seed={seed}"
+            f"`images` must be at least 1, `seed` at least 0. Received: images={images}, "
+            f"seed={seed}"
         )
     config = tomllib.loads((pathlib.Path(run) / "config.toml").read_text())
     if config.get("dataset") not in SETS:

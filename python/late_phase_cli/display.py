@@ -13,11 +13,8 @@ INTERVAL = 60  # and elsewhere, as in a log; another tenth of the work is report
 class Display:
     def __init__(self, stream=sys.stderr):
         self.stream, self.terminal = stream, stream.isatty()
-        self._shown_at, self._tenths, self._line = (
-            time.monotonic() if not self.terminal else 0,
-            0,
-            "",
-        )
+        self._shown_at = 0 if self.terminal else time.monotonic()
+        self._tenths, self._line = 0, ""
 
     def say(self, text):
         """A line that stays."""
@@ -30,9 +27,8 @@ class Display:
             if now - self._shown_at < REWRITE:
                 return
             columns = os.get_terminal_size(self.stream.fileno()).columns
-            self._line = (
-                text[: columns - 1] if columns else text
-            )  # a text that wraps cannot be rewritten in place
+            # A text that wraps cannot be rewritten in place.
+            self._line = text[: columns - 1] if columns else text
             self._write(f"\r{self._line}\033[K")
         elif tenths > self._tenths or now - self._shown_at >= INTERVAL:
             self._write(text + "\n")

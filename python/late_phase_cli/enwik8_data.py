@@ -1,6 +1,6 @@
-"""Where the text of enwik8 comes from: --data is the raw file, a .gz or .zip of it, or a folder that holds enwik8, enwik8.gz or
-enwik8.zip; its default is the environment's LATE_PHASE_DATA. Without either, the copy in the cache is used, which is downloaded first if
-there is none.
+"""Where the text of enwik8 comes from: --data is the raw file, a .gz or .zip of it, or a folder
+that holds enwik8, enwik8.gz or enwik8.zip; its default is the environment's LATE_PHASE_DATA.
+Without either, the copy in the cache is used, which is downloaded first if there is none.
 
 A raw file is used where it is. An archive is unpacked into the cache once.
 """
@@ -23,12 +23,13 @@ import urllib.request
 import zipfile
 import zlib
 
-from late_phase_cli import locations
+from late_phase_cli import files, locations
 from late_phase_cli.errors import UserError
 
 BLOCK = 1 << 20
-# What a missing, damaged or wrong file, a full disk or an unresponsive server can raise. A zip file without the text is a KeyError, one with
-# a password a RuntimeError, an answer that is not JSON a ValueError.
+# What a missing, damaged or wrong file, a full disk or an unresponsive server can raise. A zip file
+# without the text is a KeyError, one with a password a RuntimeError, an answer that is not JSON a
+# ValueError.
 FAILURES = (
     OSError,
     EOFError,
@@ -90,7 +91,7 @@ def is_cached(text):
 
 @contextlib.contextmanager
 def work_folder():
-    """For half-written files: beside the final one, so that a rename suffices; one per process, removed afterwards."""
+    """For what is downloaded: on the disk of the cache; one per process, removed afterwards."""
     parent = os.path.dirname(cached_file())
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(
@@ -120,11 +121,9 @@ def put_into_cache(source, text):
     if is_cached(text):
         return cached_file()
     say(f"Unpacking enwik8 to {cached_file()} ...")
-    with work_folder() as folder:
-        aside = os.path.join(folder, "enwik8")
-        with open(aside, "wb") as target:
-            copy_checked(source, target, text)
-        os.replace(aside, cached_file())
+    os.makedirs(os.path.dirname(cached_file()), exist_ok=True)
+    with files.replacing(cached_file()) as aside, open(aside, "wb") as target:
+        copy_checked(source, target, text)
     return cached_file()
 
 
@@ -200,8 +199,8 @@ def download_from_index(text, folder):
     with urllib.request.urlopen(
         f"{text.index}/{name}/{version}/json", timeout=text.patience
     ) as answer:
-        files = json.load(answer)["urls"]
-    address = next((file["url"] for file in files if file["packagetype"] == "sdist"), None)
+        offered = json.load(answer)["urls"]
+    address = next((file["url"] for file in offered if file["packagetype"] == "sdist"), None)
     if address is None:
         raise DataError("no source archive")
     archive = os.path.join(folder, "package.tar.gz")
@@ -250,13 +249,14 @@ def find(data, text=Text()):
             return use(path, text)
     except (DataError, *FAILURES) as error:
         raise DataError(
-            f"`{name}` must be {text}: the file, a .gz or .zip of it, or the folder that holds it. "
-            f"Received: {name}={path} ({reason(error)}). The file is at {text.url}; without --data and "
-            "LATE_PHASE_DATA it is downloaded."
+            f"`{name}` must be {text}: the file, a .gz or .zip of it, or the folder that holds "
+            f"it. Received: {name}={path} ({reason(error)}). The file is at {text.url}; without "
+            "--data and LATE_PHASE_DATA it is downloaded."
         ) from error
     try:
         return cached_file() if is_cached(text) else fetch(text)
     except DataError as error:
         raise DataError(
-            f"a source of {text} must answer. Received: {error}. Get the file elsewhere ({text.url}) and pass --data PATH: the file, or a .gz or .zip of it."
+            f"a source of {text} must answer. Received: {error}. Get the file elsewhere "
+            f"({text.url}) and pass --data PATH: the file, or a .gz or .zip of it."
         ) from error

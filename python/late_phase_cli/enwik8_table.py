@@ -1,4 +1,6 @@
-"""The tables of an enwik8 run, or of a folder of runs: the results beside the paper's, and what each part contributes."""
+"""The tables of an enwik8 run, or of a folder of runs: the results beside the paper's, and what
+each part contributes.
+"""
 
 from late_phase_cli import model_differences, run_table, text_table
 
@@ -9,7 +11,8 @@ PAPER = {
     "late-phase": (1.522, 1.633, 1.615),
 }
 NAMES = {"base": "Base", "rank1": "Base + Rank1", "late-phase": "Late-phase Rank1"}
-# Controls, which do to a network part of what the late phase does: the difference is what the members add.
+# Controls, which do to a network part of what the late phase does: the difference is what the
+# members add.
 CONTROLS = {
     "rank1-accumulation": "Base + Rank1, accumulation without members",
     "rank1-lower-rate": "Base + Rank1, lower rate from T0 on",
@@ -94,7 +97,9 @@ def duration(seconds):
 
 
 def render_times(runs):
-    """How long a whole training takes, from (name, config, results) of short ones: the time of a step, and the total."""
+    """How long a whole training takes, from (name, config, results) of short ones: the time of a
+    step, and the total.
+    """
     rows = []
     for name, config, result in runs:
         step = result["seconds"] / result["steps"]

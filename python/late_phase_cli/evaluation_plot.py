@@ -1,7 +1,7 @@
 """Draws the plots of an evaluation, from the evaluation.json that eval has written.
 
-reliability.png, and if requested entropy.png (--ood), corruption.png (--corrupt) and flatness.png (--flatness). Those of an earlier
-evaluation in the folder are removed.
+reliability.png, and if requested entropy.png (--ood), corruption.png (--corrupt) and flatness.png
+(--flatness). Those of an earlier evaluation in the folder are removed.
 """
 
 import json

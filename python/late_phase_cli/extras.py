@@ -10,7 +10,9 @@ class MissingExtra(UserError):
 
 
 def need(package, extra, purpose):
-    """The imported package; raises MissingExtra, which says what it is needed for, if it is missing."""
+    """The imported package; raises MissingExtra, which says what it is needed for, if it is
+    missing.
+    """
     name = package.partition(".")[0]
     try:
         return importlib.import_module(package)

@@ -1,8 +1,9 @@
-"""Files that are complete or do not exist."""
+"""Files and folders that are complete or do not exist."""
 
 import contextlib
 import json
 import os
+import shutil
 
 
 @contextlib.contextmanager
@@ -15,6 +16,24 @@ def replacing(path):
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(aside)
+
+
+@contextlib.contextmanager
+def making_folder(path):
+    """The name of a temporary folder, which is renamed to `path` at the end; on an error, or if
+    another process was faster, it is removed.
+    """
+    aside = f"{path}.part{os.getpid()}"
+    os.makedirs(aside)
+    try:
+        yield aside
+        try:
+            os.rename(aside, path)
+        except OSError:
+            if not os.path.isdir(path):
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def read_json(path):

@@ -71,7 +71,9 @@ class FinishedRun:
 
 
 def curve_of(rows, key, split):
-    """{epoch: loss} of the evaluations or, if these are too few for a trend, of the training, epoch by epoch."""
+    """{epoch: loss} of the evaluations or, if these are too few for a trend, of the training, epoch
+    by epoch.
+    """
     evaluations = {
         row["epoch"]: row[key]
         for row in rows

@@ -94,8 +94,8 @@ def _watch(heard):
     """In a thread of its own."""
     presses, told = 0, set()
     while True:
-        # After a signal, children that were being started at that moment are told, too, but each only
-        # once.
+        # After a signal, children that were being started at that moment are told, too, but each
+        # only once.
         if not _acknowledged.is_set() or select.select([heard], [], [], 0.2)[0]:
             numbers = [number for number in os.read(heard, 64) if number in SIGNALS]
             if numbers and not _acknowledged.is_set():

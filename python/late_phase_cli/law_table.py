@@ -1,8 +1,9 @@
 """The noise law compared with measurements, over many settings: tables, and a fit over K.
 
-A setting is a network with its training; what was done to it from T0 on (accumulation, a lower rate, a late phase) is compared
-with the same network, seed by seed. It does not matter which folder a run is in, so that records of `train --model all`, of
-single runs and of sweeps, `sweep enwik8 --over members=1,2,5,10,20,50 --model rank1-accumulation --seeds 3`, serve alike.
+A setting is a network with its training; what was done to it from T0 on (accumulation, a lower
+rate, a late phase) is compared with the same network, seed by seed. It does not matter which folder
+a run is in, so that records of `train --model all`, of single runs and of sweeps, `sweep enwik8
+--over members=1,2,5,10,20,50 --model rank1-accumulation --seeds 3`, serve alike.
 """
 
 import collections
@@ -80,7 +81,9 @@ class Comparison:
 
     @property
     def members(self):
-        """K: the number of minibatches over which noise is averaged, or the K whose root a lower rate corresponds to."""
+        """K: the number of minibatches over which noise is averaged, or the K whose root a lower
+        rate corresponds to.
+        """
         config = self.treated.config
         if self.treated.treatment == "lower-rate" and config.get("late_rate"):
             return config["late_rate"] ** -2
@@ -99,7 +102,9 @@ class Comparison:
         )
 
     def progress_lost(self):
-        """What slower steps from T0 on cost, by the plain network's trend; None if that is too short."""
+        """What slower steps from T0 on cost, by the plain network's trend; None if that is too
+        short.
+        """
         trends = [plain.trend() for plain, _ in self.pairs]
         if None in trends:
             return None
@@ -162,7 +167,9 @@ def _rms(values):
 
 
 def render(found):
-    """The law's prediction beside each comparison, as lines of Markdown; the root-mean-square difference by treatment."""
+    """The law's prediction beside each comparison, as lines of Markdown; the root-mean-square
+    difference by treatment.
+    """
     found = [one for one in found if one.treated.treatment in _LAWFUL]
     rows, differences = [], collections.defaultdict(list)
     for one in found:

@@ -1,7 +1,7 @@
 """The command line: every command, what it takes, and the function that does it.
 
-The flags of train, eval, sample and nqp belong to the C++ program and are passed on unchanged. What a
-command needs is imported when it runs, so that --help takes no time.
+The flags of train, eval, sample and nqp belong to the C++ program and are passed on unchanged. What
+a command needs is imported when it runs, so that --help takes no time.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from late_phase_cli.errors import UserError
 PROGRAM = ("//tools/program:latephase_program",)
 LIBRARY = ("//:_late_phase_ops.so",)
 TRAINED = ("enwik8", "cifar")
+PASSED_ON = ("train", "eval", "sample", "nqp")  # commands whose flags belong to the program
 BENCHMARKS = {
     "batchnorm": "batch normalisation against TensorFlow's ops and memory",
     "enwik8": "a whole training step against its peers",
@@ -89,7 +90,8 @@ def in_repository(function):
     def run(options):
         if not locations.repository():
             raise UserError(
-                f"{options.command} works only in the late_phase repository, as `tools/latephase {options.command}`."
+                f"{options.command} works only in the late_phase repository, as `tools/latephase "
+                f"{options.command}`."
             )
         from late_phase_cli import repository
 
@@ -114,11 +116,14 @@ def completion(options):
 def check_program(options):
     """What is wrong with the program that train or sweep was given."""
     if not options.program or options.program.startswith("-"):
-        return f"{options.command} needs the name of a training program before its flags: {' or '.join(TRAINED)}"
+        return (
+            f"{options.command} needs the name of a training program before its flags: "
+            f"{' or '.join(TRAINED)}"
+        )
     return (
         None
         if options.program in TRAINED
-        else f'there is no training program "{options.program}"; there are: {", ".join(TRAINED)}'
+        else f'there is no training program "{options.program}"; choose {" or ".join(TRAINED)}'
     )
 
 
@@ -129,7 +134,7 @@ def check_benchmark(options):
     return (
         None
         if options.benchmark in BENCHMARKS
-        else f'there is no benchmark "{options.benchmark}"; there are: {names}'
+        else f'there is no benchmark "{options.benchmark}"; choose one of {names}'
     )
 
 
@@ -204,6 +209,7 @@ def make_parser():
     commands = Commands(parser)
     add_program_commands(commands, me)
     add_run_commands(commands, me)
+    add_help_commands(commands, me)
     add_repository_commands(commands, me)
     return parser
 
@@ -233,7 +239,7 @@ def add_program_commands(commands, me):
 def add_run_commands(commands, me):
     """What is made from finished runs, and sweeps, which train them."""
     programs = ",".join(TRAINED)
-    one = commands.add("plot", plot, "draw the plots of a run, a sweep or an evaluation again")
+    one = commands.add("plot", plot, "redraw the plots of a run, a sweep or an evaluation")
     one.add_argument(
         "folder",
         metavar="RUN",
@@ -247,7 +253,8 @@ def add_run_commands(commands, me):
             PROGRAM,
             check_program,
             SWEEP,
-            usage=f"{me} sweep {{{programs}}} --over SETTING=VALUE,... [OPTION]... [FLAG OF train]...",
+            usage=f"{me} sweep {{{programs}}} --over SETTING=VALUE,... [OPTION]... [FLAG OF "
+            "train]...",
         )
     )
     one = commands.add(
@@ -275,12 +282,16 @@ def add_run_commands(commands, me):
     one.add_argument(
         "folder", metavar="RUN", help="the folder of a finished run, or of several runs"
     )
+
+
+def add_help_commands(commands, me):
+    """What helps with the command line itself."""
     one = commands.add(
         "completion",
         completion,
         "a script for your shell that completes commands and flags",
-        PROGRAM,
-        description=f"Completion of commands and flags, for ~/.bashrc:\n\n  source <({me} completion bash)",
+        description="Completion of commands and flags, for ~/.bashrc:\n\n"
+        f"  source <({me} completion bash)",
     )
     one.add_argument("shell", choices=["bash"])
     commands.add(
@@ -339,7 +350,8 @@ def add_repository_commands(commands, me):
     )
 
 
-SWEEP = """Trains a program with several values of its settings, each an ordinary run, and compares the results.
+SWEEP = """Trains a program with several values of its settings, each an ordinary run, and compares
+the results.
 
   sweep cifar --preset convnet-quick --data DIR --out runs/k-sweep --over members=1,2,5,10 --seeds 3
 
@@ -348,17 +360,18 @@ OUT/members-5/seed-0 is a run like any other. One member means the model without
 as a grid. Flags that are not listed here are passed on to every run: see train PROGRAM --help. The
 same command again resumes what was interrupted and skips what has finished; with more values or
 seeds, it adds them."""
-REPORT = """One HTML page about training runs and sweeps, to read, print or send: it needs no other file and
-no network.
+REPORT = """One HTML page about training runs and sweeps, to read, print or send: it needs no other
+file and no network.
 
   report runs/cifar-convnet runs/k-sweep --out report.html
 
-It shows the test metrics of all runs side by side, the settings in which they differ, curves, cost, and
-evaluations (RUN/evaluation) if there are any. The curves of a sweep's runs are shown if the runs
-themselves are named."""
+It shows the test metrics of all runs side by side, the settings in which they differ, curves, cost,
+and evaluations (RUN/evaluation) if there are any. The curves of a sweep's runs are shown if the
+runs themselves are named."""
 
 
-ADVISE = """What a finished run would have gained from SWA, accumulation, a lower rate or a late phase.
+ADVISE = """What a finished run would have gained from SWA, accumulation, a lower rate or a late
+phase.
 
   advise runs/enwik8
 
@@ -398,7 +411,7 @@ def add_sweep(one):
         "--parallel",
         "--jobs",
         **count,
-        help="runs at a time, each with memory of its own (default: one per core; with a GPU one)",
+        help="runs at a time, each with its own memory (default: one per core; one with a GPU)",
     )
     one.add_argument(
         "--threads", **count, help="threads of each run (default: the cores divided among the runs)"
@@ -419,22 +432,35 @@ def parse(arguments):
     options, options.flags = parser.parse_known_args(arguments)
     options.typed = arguments
     if options.flags and options.command != "sweep":
-        options.parser.error(f"{options.command} has no {' '.join(options.flags)}")
+        options.parser.error(f"{options.command} does not take {' '.join(options.flags)}")
     if getattr(options, options.first or "", None) in ("-h", "--help"):
         options.parser.print_help()
         raise SystemExit(0)
     complaint = options.check(options)
     if complaint:
         options.parser.error(complaint)
+    if asks_for_help(getattr(options, "arguments", [])) and options.command in PASSED_ON:
+        from late_phase_cli import program_flags
+
+        command = " ".join(arguments[: 2 if options.command == "train" else 1])
+        print(
+            program_flags.help_text(command, f"{locations.command()} {command}", Formatter), end=""
+        )
+        raise SystemExit(0)
     return options
+
+
+def asks_for_help(arguments):
+    """Whether --help is among the flags; what follows -- is none."""
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "-h" in flags or "--help" in flags
 
 
 def main(arguments=None):
     interrupt.listen()
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    if (
-        "LATE_PHASE_TARGETS" in os.environ
-    ):  # tools/latephase asks what to build before it builds anything
+    if "LATE_PHASE_TARGETS" in os.environ:
+        # tools/latephase asks what to build before it builds anything.
         os.write(
             int(os.environ["LATE_PHASE_TARGETS"]),
             " ".join(["run", *options.targets(options)]).encode(),

@@ -9,7 +9,8 @@ import sys
 
 from late_phase_cli import text_table
 
-# A row: its name, its evaluation, the weights there, and the run if it is not named like the folder. For several runs, the mean.
+# A row: its name, its evaluation, the weights there, and the run if it is not named like the
+# folder. For several runs, the mean.
 ROWS = [
     ("base, mean of 3 seeds", "base", "collapsed", None),
     ("base, seed 0 as below", "base", "collapsed", "runs/methods/base-0"),
@@ -34,7 +35,9 @@ def mean(values):
 
 
 def flatness(evaluation, weights, runs):
-    """The mean of δL(SIGMA) over the runs, and a run's mean standard error over the draws; a dash if it is not a single network."""
+    """The mean of δL(SIGMA) over the runs, and a run's mean standard error over the draws; a dash
+    if it is not a single network.
+    """
     points = [
         point
         for curve in evaluation["flatness"]["curves"]
@@ -43,7 +46,8 @@ def flatness(evaluation, weights, runs):
         if point["sigma"] == SIGMA
     ]
     return (
-        f"{mean(point['mean'] for point in points):.3f} ± {mean(point['standard_error'] for point in points):.3f}"
+        f"{mean(point['mean'] for point in points):.3f} ± "
+        f"{mean(point['standard_error'] for point in points):.3f}"
         if points
         else "–"
     )
@@ -81,7 +85,8 @@ def render(folder):
         cells = [
             label, str(rows[0]["networks"]), f"{100 * mean(row['accuracy'] for row in rows):.2f}",
             *(f"{mean(row[metric] for row in rows):.4f}" for metric in ("nll", "ece", "brier")),
-            *(f"{auroc:.4f}" for auroc in aurocs), f"{100 * mean(row['corruption']['mean_error'] for row in rows):.2f}",
+            *(f"{auroc:.4f}" for auroc in aurocs),
+            f"{100 * mean(row['corruption']['mean_error'] for row in rows):.2f}",
             flatness(evaluation, weights, runs),
         ]  # fmt: skip
         table.append(cells)

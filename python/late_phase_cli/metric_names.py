@@ -1,6 +1,8 @@
-"""What the metrics and weight sets of a results.json are called in tables, how many digits they have, and which way is better.
+"""What the metrics and weight sets of a results.json are called in tables, how many digits they
+have, and which way is better.
 
-For the metrics, this is declared in metrics.json beside this file, which is built into the C++ program.
+For the metrics, this is declared in metrics.json beside this file, which is built into the C++
+program.
 """
 
 import dataclasses
@@ -50,7 +52,9 @@ def in_order(names, known):
 
 
 def columns_of(tests):
-    """[(weights, metric)] that the given parts "test" of results have. The list "members" is not a weight set."""
+    """[(weights, metric)] that the given parts "test" of results have. The list "members" is not a
+    weight set.
+    """
     sets = in_order(
         (
             weights
@@ -77,7 +81,9 @@ def without_loss(columns):
 
 
 def mean_and_error(values):
-    """The mean and its standard error; a single value has no error, and without finite values there is neither."""
+    """The mean and its standard error; a single value has no error, and without finite values there
+    is neither.
+    """
     values = [value for value in values if value is not None]
     if not values:
         return None, None

@@ -1,4 +1,6 @@
-"""What one model gains on another, each seed against itself: the tables below those of a program's runs."""
+"""What one model gains on another, each seed against itself: the tables below those of a program's
+runs.
+"""
 
 import dataclasses
 
@@ -15,7 +17,7 @@ class Column:
     digits: int
 
     def value(self, run):
-        """Of one run, as the table shows it; None if it has none such."""
+        """Of one run, as the table shows it; None if the run does not have it."""
         metric = metric_names.METRICS[self.metric]
         value = run["test"].get(self.weights, {}).get(self.metric)
         return None if value is None else metric.scale * value
@@ -59,13 +61,13 @@ QUESTIONS = {
             ("Late-phase against Base", "late-phase", "base"),
             ("Late-phase against accumulation: what the members add", "late-phase", "accumulation"),
         ),
-        "more accuracy, less NLL is better",
+        "higher accuracy and lower NLL are better",
     ),
 }
 
 
 def differences(program, runs):
-    """[(name, {Column: paired.Difference})] of those pairs whose runs there are."""
+    """[(name, {Column: paired.Difference})] of the pairs for which there are runs."""
     questions = QUESTIONS[program]
 
     def values(model, column):
@@ -89,7 +91,7 @@ def differences(program, runs):
 
 
 def table(program, found):
-    """Heads, rows and the sentence that explains them, each cell a text. `found`: of differences()."""
+    """Heads, rows and the sentence that explains them, as text. `found` is from differences()."""
     questions = QUESTIONS[program]
     several = any(one.seeds > 1 for _, its in found for one in its.values())
     columns = [column for column in questions.columns if any(column in its for _, its in found)]
@@ -114,7 +116,7 @@ def table(program, found):
 
 
 def render(program, runs):
-    """The table as lines of Markdown, after an empty one; nothing if there is nothing to compare."""
+    """The table as lines of Markdown, an empty one first; none if there is nothing to compare."""
     found = differences(program, runs)
     if not found:
         return []

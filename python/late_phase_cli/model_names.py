@@ -7,7 +7,9 @@ TREATMENTS = ("accumulation", "lower-rate", "decay")
 
 
 def parts_of(program, model):
-    """(network, treatment): ("rank1", "accumulation"), ("base", "decay"), ("rank1", "late-phase"), ("base", "")."""
+    """(network, treatment): ("rank1", "accumulation"), ("base", "decay"), ("rank1", "late-phase"),
+    ("base", "").
+    """
     if model == "late-phase":
         return LATE_PHASE_NETWORK[program], model
     for treatment in TREATMENTS:

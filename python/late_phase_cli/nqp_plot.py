@@ -81,8 +81,8 @@ def draw_steady_state(axes, results):
     if results["late_phase_slope"] is not None:
         draw_note(
             axes,
-            f"slopes of log loss over log K\nlate-phase {results['late_phase_slope']:.2f}, K models "
-            f"{results['full_ensemble_slope']:.2f}",
+            f"slopes of log loss over log K\nlate-phase {results['late_phase_slope']:.2f}, K "
+            f"models {results['full_ensemble_slope']:.2f}",
         )
 
 

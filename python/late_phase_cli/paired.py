@@ -1,4 +1,4 @@
-"""Differences between models that were trained from the same seeds: mean, 95 % interval, seeds won."""
+"""Differences between models trained from the same seeds: mean, 95 % interval, seeds won."""
 
 import dataclasses
 import math
@@ -6,13 +6,16 @@ import statistics
 
 # Student's t: the 97.5 % quantile by degrees of freedom.
 # fmt: off
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-      2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+      2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+      2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
 # fmt: on
 
 
 def t_quantile(freedom):
-    """The 97.5 % quantile of Student's t distribution; beyond the table, from its expansion around the normal one."""
+    """The 97.5 % quantile of Student's t distribution; beyond the table, from its expansion around
+    the normal one.
+    """
     if freedom <= len(_T):
         return _T[freedom - 1]
     z = statistics.NormalDist().inv_cdf(0.975)

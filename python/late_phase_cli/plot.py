@@ -1,14 +1,18 @@
 """Draws curves.png of a training run, or of a folder of several.
 
-One run (config.toml, metrics.jsonl): training and validation, or test where there is no validation part, over the epochs, with the
-start of the late phase and of SWA. Several (RUN/MODEL or RUN/seed-N/MODEL): the evaluations of all models, the mean over the seeds with
-its spread, in RUN/curves.png; and each run's own.
+One run (config.toml, metrics.jsonl): training and validation, or test where there is no validation
+part, over the epochs, with the start of the late phase and of SWA. Several (RUN/MODEL or
+RUN/seed-N/MODEL): the evaluations of all models, the mean over the seeds with its spread, in
+RUN/curves.png; and each run's own.
 
-Lines of kind "members" make a second panel below a run's curves; a run without them has none. They have `step`, `epoch`, and
-- member_spread: the members' root-mean-square distance from their mean, relative to the mean's root mean square, over all
-  late-phase weights;
-- gradient_agreement: the mean cosine between the base gradients of two members of a cycle; 1 if they all agree.
-A line may have either or both; further keys, such as "member_spread/NAME" of a single weight, are not drawn.
+Lines of kind "members" make a second panel below a run's curves; a run without them has none. They
+have `step`, `epoch`, and
+- member_spread: the members' root-mean-square distance from their mean, relative to the mean's root
+  mean square, over all late-phase weights;
+- gradient_agreement: the mean cosine between the base gradients of two members of a cycle; 1 if
+  they all agree.
+A line may have either or both; further keys, such as "member_spread/NAME" of a single weight, are
+not drawn.
 """
 
 import collections
@@ -98,7 +102,9 @@ def load_run(folder):
 
 
 def mean_over_seeds(all_series):
-    """The mean at the epochs that every seed has reached; the spread is the sample standard deviation."""
+    """The mean at the epochs that every seed has reached; the spread is the sample standard
+    deviation.
+    """
     by_epoch = collections.defaultdict(list)
     for one in all_series:
         for epoch, value in zip(one.epochs, one.values):
@@ -125,8 +131,9 @@ def compare(runs):
 
 
 def value_range(all_series, lower_is_better):
-    """Limits of the axis. The worst tenth of each curve, the start of training, is left out, because everything later would look alike
-    beside it; the end of a curve never is."""
+    """Limits of the axis. The worst tenth of each curve, the start of training, is left out,
+    because everything later would look alike beside it; the end of a curve never is.
+    """
     sign = 1 if lower_is_better else -1
     best, worst = [], []
     for one in all_series:
@@ -214,7 +221,8 @@ def draw_evaluations(axes, series, line, colour, label):
 def draw_run(run):
     if not run.training.values and not run.evaluations:
         raise PlotError(
-            f"metrics.jsonl must have a line to draw. Received: {os.path.join(run.folder, 'metrics.jsonl')}"
+            "metrics.jsonl must have a line to draw. "
+            f"Received: {os.path.join(run.folder, 'metrics.jsonl')}"
         )
     metric, colour = METRICS[run.program], COLOURS.get(run.model, OTHER_COLOURS[0])
     title = f"{run.program}, {run.model}, seed {run.seed}"
@@ -241,12 +249,14 @@ def draw_comparison(runs, folder):
     programs = sorted({run.program for run in runs})
     if len(programs) != 1:
         raise PlotError(
-            f"the runs of a folder must be of one program. Received: {', '.join(programs)} in {folder}"
+            f"the runs of a folder must be of one program. Received: {', '.join(programs)} in "
+            f"{folder}"
         )
     models = compare(runs)
     if not models:
         raise PlotError(
-            f"every run must have been evaluated once before they can be compared. Received: {folder}"
+            "every run must have been evaluated once before they can be compared. "
+            f"Received: {folder}"
         )
     metric = METRICS[programs[0]]
     seeds = len({run.seed for run in runs})

@@ -1,4 +1,6 @@
-"""What the plots have in common: drawn without a screen, plain axes, complete files or none. Imports matplotlib."""
+"""What the plots have in common: drawn without a screen, plain axes, complete files or none.
+Imports matplotlib.
+"""
 
 from late_phase_cli import extras, files
 

@@ -142,9 +142,8 @@ def run(arguments, saves=False):
         while (received := program.receive()) is not None:
             messages += received
         status = program.wait()
-        if (
-            status in (126, 127) or program.process.returncode < 0 and not interrupt.came
-        ):  # it did not even start, or was killed
+        killed = program.process.returncode < 0 and not interrupt.came
+        if killed or status in (126, 127):  # or it did not even start
             notes.seek(0)
             sys.stderr.write(notes.read().decode(errors="replace"))
     if interrupt.came:

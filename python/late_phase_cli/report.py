@@ -1,4 +1,4 @@
-"""One HTML page of training runs and sweeps. How it looks is in report_page.py and its templates."""
+"""One HTML page of training runs and sweeps; report_page.py and its templates lay it out."""
 
 import collections
 
@@ -23,8 +23,9 @@ def metrics_table(
     text=lambda metric, value: metric.number(value),
     key=lambda value: value,
 ):
-    """A table of the test metrics of weight sets. names: [[cell]], rows: [{weights: {metric: value}}]; `key` of a
-    value is what decides which is best, `text` how it is written."""
+    """A table of the test metrics of weight sets. names: [[cell]], rows: [{weights: {metric:
+    value}}]; `key` of a value is what decides which is best, `text` how it is written.
+    """
     columns = metric_names.without_loss(metric_names.columns_of(rows))
     starts = [i == 0 or columns[i - 1][0] != weights for i, (weights, _) in enumerate(columns)]
     groups = [("", len(name_heads))] + [
@@ -116,7 +117,7 @@ def metrics_section(runs, anchors):
             ("run", "model", "seed"),
         )
         families.append((title, table, seeds_table(family)))
-    return report_page.Section("metrics", "Test figures", "figures", {"families": families})
+    return report_page.Section("metrics", "Test metrics", "metrics", {"families": families})
 
 
 def settings_text(config):
@@ -124,7 +125,9 @@ def settings_text(config):
 
 
 def settings_section(runs, anchors):
-    """The settings in which the runs of a program differ, with differences from the first run shaded, and those they share."""
+    """The settings in which the runs of a program differ, with differences from the first run
+    shaded, and those they share.
+    """
     programs = collections.defaultdict(list)
     for run in runs:
         programs[run.config["program"]].append(run)
@@ -199,7 +202,7 @@ def sweep_section(source, anchor):
         "program": sweep["program"],
         "seeds": len(sweep["sweep"]["seeds"]),
         "tables": tables,
-        "drawing": report_page.drawing(figure, f"Test figures of the sweep {source.name}")
+        "drawing": report_page.drawing(figure, f"Test metrics of the sweep {source.name}")
         if figure
         else None,
         "runs": metrics_table(
@@ -214,7 +217,9 @@ def sweep_section(source, anchor):
 
 
 def differences_table(runs):
-    """(table, note) that compares the models of a folder, seed by seed; (None, "") if there is nothing to compare."""
+    """(table, note) that compares the models of a folder, seed by seed; (None, "") if there is
+    nothing to compare.
+    """
     finished = [
         {"model": run.config["model"], "seed": run.config["seed"], "test": tests_of(run.results)}
         for run in runs

@@ -1,4 +1,5 @@
-"""The part of a report about an evaluation: whatever rows of metrics evaluation.json has, as tables, and the plots beside it.
+"""The part of a report about an evaluation: whatever rows of metrics evaluation.json has, as
+tables, and the plots beside it.
 
 What is not a single value, such as the bins of a histogram, is left to the plots.
 """
@@ -26,7 +27,9 @@ def is_single(value):
 
 
 def flat(row):
-    """The row's single values, with the named metrics of its parts, and the AUROC of each set of images."""
+    """The row's single values, with the named metrics of its parts, and the AUROC of each set of
+    images.
+    """
     values = {name: value for name, value in row.items() if is_single(value)}
     for part in (value for value in row.values() if isinstance(value, dict)):
         for one in part.get("sets", []):
@@ -122,7 +125,8 @@ def evaluation_of(folder):
         parts = parts_of(evaluation)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise report_runs.ReportError(
-            f"evaluation.json must hold what tools/latephase eval has written. Received: {folder} ({error!r})"
+            f"evaluation.json must hold what tools/latephase eval has written. Received: {folder} "
+            f"({error!r})"
         ) from error
     names = [name.removesuffix(".png") for name, _ in images]
     return Evaluation(

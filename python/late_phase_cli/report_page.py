@@ -47,7 +47,7 @@ class Picture:
 
 @dataclasses.dataclass
 class Section:
-    """Rendered by the template `kind`.html, which is given `content`; then the evaluation, if any."""
+    """Rendered by the template `kind`.html from `content`; then the evaluation, if any."""
 
     kind: str
     title: str

@@ -24,7 +24,9 @@ class RunData:
 
 @dataclasses.dataclass
 class Source:
-    """A folder that was given: one run, several runs, a sweep, whose runs stay in its table, or an evaluation of several runs."""
+    """A folder that was given: one run, several runs, a sweep, whose runs stay in its table, or an
+    evaluation of several runs.
+    """
 
     name: str
     folder: str
@@ -57,7 +59,8 @@ def read_sweep(folder):
         return sweep_table.collect(folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ReportError(
-            f"the folder of a sweep must have its sweep.json and the results of its runs. Received: {folder} ({error})"
+            "the folder of a sweep must have its sweep.json and the results of its runs. "
+            f"Received: {folder} ({error})"
         ) from error
 
 
@@ -70,7 +73,8 @@ def read_source(folder, name):
         found = run_files.find_runs(folder)
     except run_files.RunError as error:
         raise ReportError(
-            f"`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={folder}"
+            "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. "
+            f"Received: RUN={folder}"
         ) from error
     below = {path: os.path.relpath(path, folder) for path in found}
     return Source(
@@ -81,7 +85,7 @@ def read_source(folder, name):
 
 
 def read_sources(folders):
-    """Each folder once. They are named after the last part of their path, if that tells them apart."""
+    """Each folder once, named after the last part of its path if that tells them apart."""
     folders = list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[
         ::-1
     ]
@@ -93,7 +97,9 @@ def read_sources(folders):
 
 
 def read_evaluation(folder):
-    """(evaluation.json, [(file name, PNG)]) of the folder or of its `evaluation`; (None, []) without one."""
+    """(evaluation.json, [(file name, PNG)]) of the folder or of its `evaluation`; (None, [])
+    without one.
+    """
     path = next(
         (
             path
@@ -107,7 +113,8 @@ def read_evaluation(folder):
     evaluation = read_json(os.path.join(path, "evaluation.json"))
     if not isinstance(evaluation, dict):
         raise ReportError(
-            f"evaluation.json must hold what tools/latephase eval has written. Received: {path}/evaluation.json"
+            "evaluation.json must hold what tools/latephase eval has written. "
+            f"Received: {path}/evaluation.json"
         )
     images = []
     for file in sorted(glob.glob(os.path.join(glob.escape(path), "*.png"))):

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from late_phase_cli import files, locations
+from late_phase_cli import files, interrupt, locations
 from late_phase_cli.errors import UserError
 from late_phase_cli.extras import MissingExtra
 
@@ -32,6 +32,8 @@ def draw_or_warn(folder):
     except MissingExtra as error:
         print(f"No plots: {error}", file=sys.stderr)
     except Exception as error:  # any error
+        if interrupt.came:  # what failed had been told to end
+            raise
         print(
             f"{locations.command()}: could not draw the plots of {folder}: {error}. {again}",
             file=sys.stderr,

@@ -1,4 +1,6 @@
-"""Reads the files of runs that plots, reports and advice are made from: config.toml and metrics.jsonl."""
+"""Reads the files of runs that plots, reports and advice are made from: config.toml and
+metrics.jsonl.
+"""
 
 import dataclasses
 import glob
@@ -25,9 +27,8 @@ class RunError(UserError):
 class Series:
     epochs: list
     values: list
-    spread: list = dataclasses.field(
-        default_factory=list
-    )  # standard deviation over seeds; empty for a single run
+    # The standard deviation over seeds; empty for a single run.
+    spread: list = dataclasses.field(default_factory=list)
 
 
 def is_run(folder):
@@ -42,7 +43,8 @@ def find_runs(folder):
     found = sorted(filter(is_run, (path for pattern in below for path in glob.glob(pattern))))
     if not found:
         raise RunError(
-            f"`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. Received: RUN={folder}"
+            "`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. "
+            f"Received: RUN={folder}"
         )
     return found
 
@@ -54,20 +56,24 @@ def read_config(folder):
             config = tomllib.load(file)
     except (OSError, ValueError) as error:
         raise RunError(
-            f"a run must have its config.toml. Received: {path} ({getattr(error, 'strerror', None) or error})"
+            f"a run must have its config.toml. Received: {path} "
+            f"({getattr(error, 'strerror', None) or error})"
         ) from error
     for key in ("program", "model", "seed", "t0", "swa_start"):
         if key not in config:
             raise RunError(f"config.toml must have `{key}`. Received: {path}")
     if config["program"] not in METRICS:
         raise RunError(
-            f"`program` must be one of {', '.join(METRICS)}. Received: program={config['program']} in {path}"
+            f"`program` must be one of {', '.join(METRICS)}. "
+            f"Received: program={config['program']} in {path}"
         )
     return config
 
 
 def read_metrics(path):
-    """The lines as dictionaries. An incomplete last line is left out: the run was killed, or is in progress."""
+    """The lines as dictionaries. An incomplete last line is left out: the run was killed, or is in
+    progress.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().split("\n")
@@ -85,7 +91,8 @@ def read_metrics(path):
         except ValueError as error:
             if number < len(lines):
                 raise RunError(
-                    f"metrics.jsonl must have one JSON object per line. Received: {path}, line {number} ({error})"
+                    f"metrics.jsonl must have one JSON object per line. Received: {path}, line "
+                    f"{number} ({error})"
                 ) from error
     return rows
 

@@ -43,8 +43,8 @@ class Job:
 
 @contextlib.contextmanager
 def locked(out):
-    """Creates the folder and returns a lock, which keeps others from working in it. The runs hold it,
-    too, so that those that outlive a killed driver by a step are not started a second time.
+    """Creates the folder and returns a lock, which keeps others from working in it. The runs hold
+    it, too, so that those that outlive a killed driver by a step are not started a second time.
     """
     try:
         os.makedirs(out, exist_ok=True)
@@ -155,10 +155,8 @@ class Scheduler:
             more = self.on_finish(job)
             told = f"{more}; " if more else ""
             self.display.say(f"{job.name}: {told}{self._finished()} of {self.total} runs finished")
-        elif not interrupt.came or status not in (
-            0,
-            128 + signal.SIGTERM,
-        ):  # someone else may have stopped the run
+        # Without an interrupt, someone else may have stopped the run.
+        elif not interrupt.came or status not in (0, 128 + signal.SIGTERM):
             self.failed.append(job)
             what = f"failed with status {status}" if status else "stopped early"
             self.display.say(f"{job.name}: {what}: {job.last_words()}")

@@ -21,6 +21,7 @@ from late_phase_cli import (
     metric_names,
     model_names,
     program,
+    program_flags,
     results,
     scheduler,
     sweep_plan,
@@ -51,7 +52,8 @@ def settle(options):
     given = {flag.partition("=")[0] for flag in options.flags if flag.startswith("--")}
     for flag in given & {"--resume", "--dry-run"}:
         raise sweep_plan.SweepError(
-            f"{flag} is not a flag of sweep: every point is checked first, and the same command again resumes it. Received: {flag}"
+            f"{flag} is not a flag of sweep: every point is checked first anyway, and repeating "
+            f"the command resumes it. Received: {flag}"
         )
     for name in options.axes:
         flag = f"--{name.replace('_', '-')}"
@@ -63,12 +65,13 @@ def settle(options):
     options.model = options.model or "late-phase"
     if options.model in ("all", "all-controls"):
         raise sweep_plan.SweepError(
-            f"`model` must be one model; --over model=… compares several. Received: model={options.model}"
+            "`model` must be one model; --over model=… compares several. "
+            f"Received: model={options.model}"
         )
     if "members" in options.axes and not model_names.has_members(options.program, options.model):
         raise sweep_plan.SweepError(
-            "`model` must be late-phase, accumulation or lower-rate if members are varied; one member is the network "
-            f"without. Received: model={options.model}"
+            "`model` must be late-phase, accumulation or lower-rate if members are varied; one "
+            f"member is the network without. Received: model={options.model}"
         )
 
 
@@ -92,14 +95,16 @@ def ask_program(arguments):
 
 def check_names(options):
     """Tells a misspelt setting from a value that train does not accept."""
-    _, listed, _ = ask_program(["flags", "train", options.program])
-    flags = [line.split()[0].removeprefix("--").replace("-", "_") for line in listed.splitlines()]
+    flags = [
+        name.removeprefix("--").replace("-", "_")
+        for name in program_flags.words(f"train {options.program}")
+    ]
     for name in options.axes:
         if name not in flags:
             alike = difflib.get_close_matches(name, flags, 1)
             raise sweep_plan.SweepError(
-                f"`over` must name a setting of {options.program} (train {options.program} --help lists them). "
-                f"Received: over={name}={','.join(options.axes[name])}"
+                f"`over` must name a setting of {options.program} (train {options.program} "
+                f"--help lists them). Received: over={name}={','.join(options.axes[name])}"
                 + (f"; did you mean {alike[0]}?" if alike else "")
             )
 
@@ -144,7 +149,8 @@ def check_all(options, points, at_a_time):
             "\n  ".join(
                 ["every point must be accepted by train. Received:"]
                 + [
-                    f"{'; '.join(names) if len(names) < len(points) else 'every point'}: {complaint}"
+                    f"{'; '.join(names) if len(names) < len(points) else 'every point'}: "
+                    f"{complaint}"
                     for complaint, names in complaints.items()
                 ]
             )
@@ -173,8 +179,8 @@ def check_folder(out, plan):
         fits = False
     if not fits:
         raise sweep_plan.SweepError(
-            "`out` must be new or empty, or hold this sweep or a part of it: the same settings, and no further values or seeds. "
-            f"Received: out={out}, which holds something else"
+            "`out` must be new or empty, or hold this sweep or a part of it: the same settings, "
+            f"and no further values or seeds. Received: out={out}, which holds something else"
         )
 
 
@@ -187,7 +193,8 @@ def locked_folder(out, plan):
             files.write_json(os.path.join(out, "sweep.json"), plan)
         except OSError as error:
             raise sweep_plan.SweepError(
-                f"`out` must be a folder that can be written to. Received: out={out} ({error.strerror})"
+                f"`out` must be a folder that can be written to. Received: out={out} "
+                f"({error.strerror})"
             ) from error
         yield lock
 
@@ -262,13 +269,15 @@ def run(options):
         failed = scheduler.Scheduler(jobs, parallel, threads, lock, len(runs), finish).run()
     if interrupt.came:
         say(
-            f"Stopped; the states are saved. To resume: {locations.command()} {shlex.join(options.typed)}"
+            f"Stopped; the states are saved. To resume: {locations.command()} "
+            f"{shlex.join(options.typed)}"
         )
         return 0
     print()
     results.show("sweep", options.out)
     for job in failed:
         say(
-            f"{locations.command()} sweep: {job.name} has no results and is not in the table; see {job.log}"
+            f"{locations.command()} sweep: {job.name} has no results and is not in the table; see "
+            f"{job.log}"
         )
     return 1 if failed else 0

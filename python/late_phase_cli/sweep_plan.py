@@ -1,4 +1,6 @@
-"""The points of a sweep: the settings of each, the flags that train them, and the folder of their runs. Nothing is run here."""
+"""The points of a sweep: the settings of each, the flags that train them, and the folder of their
+runs. Nothing is run here.
+"""
 
 import dataclasses
 import itertools
@@ -41,11 +43,13 @@ def read_axes(texts):
         )
         if not equals or not re.fullmatch(r"[a-z0-9_]+", name) or not all(values):
             raise SweepError(
-                f"`over` must be a setting and its values, such as members=1,2,5. Received: over={text}"
+                "`over` must be a setting and its values, such as members=1,2,5. "
+                f"Received: over={text}"
             )
         if name in ("seed", "seeds", "program"):
             raise SweepError(
-                f"`over` must name a setting other than {name}; --seeds N repeats every point. Received: over={text}"
+                f"`over` must name a setting other than {name}; --seeds N repeats every point. "
+                f"Received: over={text}"
             )
         if name in axes or len(set(values)) < len(values):
             raise SweepError(
@@ -84,7 +88,7 @@ def folder_of(values):
 
 
 def plan_points(program, model, axes, grid):
-    """Every combination of the values, or one axis at a time with the preset's values for the rest."""
+    """Every combination of the values, or one axis at a time with the rest from the preset."""
     if grid:
         all_values = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
     else:
@@ -97,13 +101,16 @@ def plan_points(program, model, axes, grid):
     for point in points:
         if folders.count(point.folder) > 1:
             raise SweepError(
-                f"`over` must have values that give different folder names. Received: {point.folder} twice"
+                "`over` must have values that give different folder names. "
+                f"Received: {point.folder} twice"
             )
     return points
 
 
 def share_runs(points):
-    """Points with the same settings, such as the preset's own on two axes, share their runs: those of the first one."""
+    """Points with the same settings, such as the preset's own on two axes, share their runs: those
+    of the first one.
+    """
     for i, point in enumerate(points):
         point.folder = next(
             other.folder for other in points[: i + 1] if other.config == point.config
@@ -140,9 +147,11 @@ def to_json(program, axes, grid, seeds, points):
 
 
 def is_part_of(old, new):
-    """Whether every run of one sweep.json is among the other's, so that a sweep may continue, with more values or seeds.
+    """Whether every run of one sweep.json is among the other's, so that a sweep may continue, with
+    more values or seeds.
 
-    Settings that only one of them has come from another version of the program; train judges those when it resumes.
+    Settings that only one of them has come from another version of the program; train judges those
+    when it resumes.
     """
     if old.get("program") != new["program"] or not set(old.get("seeds", ())) <= set(new["seeds"]):
         return False

@@ -84,7 +84,7 @@ def draw_panel(panel, axes, points, metric, colours):
 
 
 def draw(results):
-    """A panel per axis; for a grid a single one, over its last axis. None if no run has finished."""
+    """A panel per axis, or one over the last axis of a grid; None if no run has finished."""
     names = (
         name
         for point in results["points"]

@@ -1,4 +1,6 @@
-"""latephase advise on recorded runs of each kind and on made-up ones, whose numbers are worked out by hand."""
+"""latephase advise on recorded runs of each kind and on made-up ones, whose numbers are worked out
+by hand.
+"""
 
 import json
 import math
@@ -63,7 +65,9 @@ def test_choices(tmp_path, noise, slope, choice, plateau):
     assert given.excess == pytest.approx(noise) and given.fall >= 0 and given.progress_lost >= 0
     # A loss that does not fall has no progress to lose, and none is spoken of.
     assert ("or up to" in given.findings[-1]) == (noise >= 0.01 and slope > 0)
-    word = {"SWA": "use what SWA", "train longer": "train longer", "nothing": "leave it"}[choice]
+    word = {"SWA": "use the SWA average", "train longer": "train longer", "nothing": "leave it"}[
+        choice
+    ]
     assert given.recommendation.startswith(word)
 
 
@@ -83,7 +87,9 @@ def test_seeds_that_disagree_are_no_noise(tmp_path, noises, told):
         for seed, noise in enumerate(noises)
     ]
     given = advice.advise(advice_runs.measured_of(runs), recorded=[])
-    assert ("There is no noise" in " ".join(given.findings)) == (not told) and given.excess > 0
+    assert ("Averaging removes no noise" in " ".join(given.findings)) == (
+        not told
+    ) and given.excess > 0
     assert (given.accumulated < END) == told
     assert given.accumulated <= END + 1e-9
 
@@ -191,7 +197,7 @@ def test_a_folder_is_compared_and_has_one_recommendation(tmp_path, monkeypatch):
     assert "Measured here: late-phase with SWA 2.3200, " in said(tmp_path)
     for seed in (0, 1):
         shutil.rmtree(tmp_path / f"seed-{seed}" / "late-phase")
-    better = "Recommendation (rank1, the better network): use what SWA has averaged (2.3350)"
+    better = "Recommendation (rank1, the better network): use the SWA average (2.3350)"
     assert better in said(tmp_path)
 
 
@@ -210,17 +216,18 @@ def test_a_treated_run_is_sent_to_its_network(tmp_path, model):
     network = "base" if model == "decay" else "rank1"
     lines = advice_runs.render(str(run)).splitlines()
     assert lines[-1] == (
-        f"  latephase train enwik8 --preset '{run}/config.toml' --model {network} --out '{run}-{network}'"
+        f"  latephase train enwik8 --preset '{run}/config.toml' --model {network} "
+        f"--out '{run}-{network}'"
     )
-    assert "a difference of +0.0030" in " ".join(lines)
+    assert "the difference of +0.0030" in " ".join(lines)
 
 
 def test_a_run_without_swa_is_told_what_to_measure(tmp_path):
     run = make_run(tmp_path / "run", swa_start=-1.0)
     lines = advice_runs.render(str(run) + "/").splitlines()
     assert (
-        f"  latephase train enwik8 --preset {run}/config.toml --swa-start 7 --swa-every 0.25 --out {run}-swa"
-        in lines
+        f"  latephase train enwik8 --preset {run}/config.toml --swa-start 7 --swa-every 0.25 "
+        f"--out {run}-swa" in lines
     )
     assert f"  latephase advise {run}-swa" in lines
     assert "Recommendation: measure the noise first" in lines[-1]
@@ -261,7 +268,7 @@ def test_runs_that_cannot_be_judged(tmp_path):
             "enwik8-96-units",
             ["base, 3 seeds;", "Recommendation (base, the better network): train longer"],
         ),
-        ("enwik8-small/rank1", ["takes 0.0048 off", "does not stand on a plateau"]),
+        ("enwik8-small/rank1", ["takes 0.0048 off", "it is not on a plateau"]),
         ("enwik8-small/late-phase", ["--model rank1 --out"]),
         ("enwik8-64-units-4e-3-factors-4e-4", ["rank1, seed 0;", "only 3 samples"]),
         ("enwik8-laptop-200-steps", ["because the run has no SWA", "--swa-start 0.154"]),
@@ -292,8 +299,10 @@ def test_the_command(tmp_path):
 
 def test_neither_plots_nor_tensorflow_are_needed():
     script = (
-        "import sys\nfrom late_phase_cli import advice_runs\nadvice_runs.render('docs/results/enwik8-small')\n"
-        "print([name for name in ('matplotlib', 'tensorflow', 'jinja2', 'late_phase') if name in sys.modules])"
+        "import sys\nfrom late_phase_cli import "
+        "advice_runs\nadvice_runs.render('docs/results/enwik8-small')\n"
+        "print([name for name in ('matplotlib', 'tensorflow', 'jinja2', 'late_phase') if name in "
+        "sys.modules])"
     )
     run = subprocess.run(
         [sys.executable, "-P", "-c", script],

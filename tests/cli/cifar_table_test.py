@@ -78,7 +78,7 @@ def test_differences_are_those_of_a_paired_t_test():
             assert half_width == pytest.approx(expected, abs=near + 3e-4 * expected)
             won = (ours > theirs if column.metric == "accuracy" else ours < theirs).sum()
             assert table[name][2 * place + 1] == f"{won} of 5 seeds"
-    assert lines[-1].endswith("more accuracy, less NLL is better.")
+    assert lines[-1].endswith("higher accuracy and lower NLL are better.")
 
 
 def test_seeds_are_paired_with_themselves_in_any_order():
@@ -96,7 +96,7 @@ def test_seeds_are_paired_with_themselves_in_any_order():
 def test_one_seed_is_no_evidence_and_says_so():
     lines = cifar_table.render(CONFIG, results_of(("base", "late-phase"), [3], swa=False))
     assert rows(lines)["difference"] == ["test accuracy, points", "test NLL"]
-    assert lines[-1].startswith("More accuracy") and "One seed is no evidence" in lines[-1]
+    assert lines[-1].startswith("Higher accuracy") and "One seed is no evidence" in lines[-1]
     assert not any("±" in line for line in lines[3:])
 
 

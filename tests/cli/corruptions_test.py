@@ -42,7 +42,8 @@ def test_corruptions_are_images_and_a_function_of_the_seed(images, name):
     assert (other != one).any() == random
 
 
-# Where severities differ in more than strength, later ones need not be further from the clean image.
+# Where severities differ in more than strength, later ones need not be further from the clean
+# image.
 MONOTONE = [
     name
     for name in corruptions.NAMES
@@ -78,7 +79,8 @@ def test_formulas_by_hand():
     image = numpy.zeros((1, 32, 32, 3), numpy.uint8)
     image[0, 0, 0] = 100, 50, 25
     image[0, 0, 1] = 250, 125, 0
-    # Brightness 0.1: the largest colour 100 becomes 125.5, the others keep their share of it; 250 becomes 255; black becomes grey 25.5.
+    # Brightness 0.1: the largest colour 100 becomes 125.5, the others keep their share of it; 250
+    # becomes 255; black becomes grey 25.5.
     brighter = corruptions.corrupted(image, "brightness", 2)
     assert brighter[0, 0, 0].tolist() == [126, 63, 31] and brighter[0, 0, 1].tolist() == [
         255,

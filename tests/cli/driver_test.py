@@ -1,15 +1,18 @@
-"""The driver around a stand-in for the C++ program: what reaches the program, what it is answered, what becomes of what it tells."""
+"""The driver around a stand-in for the C++ program: what reaches the program, what it is answered,
+what becomes of what it tells.
+"""
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-from late_phase_cli import errors, main, program
+from late_phase_cli import errors, interrupt, main, program, results
 
 # What the program has of the protocol (tools/program/driver.h).
 STAND_IN = """\
@@ -76,12 +79,31 @@ def test_the_program_has_its_arguments_and_its_status_comes_back(drive):
 
 @pytest.mark.parametrize("command", ["eval", "sample", "nqp"])
 def test_flags_belong_to_the_program(drive, command):
-    run = drive("print(*sys.argv[1:], sep='|')", command, "--help", "RUN", "--out=x")
-    assert (run.returncode, run.stdout) == (0, f"{command}|--help|RUN|--out=x\n")
+    run = drive("print(*sys.argv[1:], sep='|')", command, "--flag", "RUN", "--out=x")
+    assert (run.returncode, run.stdout) == (0, f"{command}|--flag|RUN|--out=x\n")
+
+
+@pytest.mark.parametrize(
+    "command, flag, text",
+    [
+        ("train enwik8", "--help", "--units N         units of the LSTM"),
+        ("train cifar --members 5", "-h", "--dataset {cifar10,cifar100}"),
+        ("eval RUN", "--help", "eval [FLAG]... RUN_DIR...\n"),
+        ("sample", "-h", "--temperature"),
+        ("nqp", "--help", "default: quick"),
+    ],
+)
+def test_help_needs_no_program(drive, command, flag, text):
+    run = drive("sys.exit(3)", *command.split(), flag)
+    assert (run.returncode, run.stderr) == (0, "") and text in run.stdout
+    assert max(map(len, run.stdout.splitlines())) <= 100
 
 
 def test_the_environment_says_what_the_program_cannot_know(drive, tmp_path):
-    show = "print(*(os.environ[name] for name in ('LATE_PHASE_PRESETS', 'LATE_PHASE_COMMAND', 'LATE_PHASE_DATA')), sep='|')"
+    show = (
+        "print(*(os.environ[name] for name in ('LATE_PHASE_PRESETS', 'LATE_PHASE_COMMAND', "
+        "'LATE_PHASE_DATA')), sep='|')"
+    )
     assert (
         drive(show, "sample").stdout
         == f"{tmp_path}|tools/latephase|{tmp_path}/cache/late_phase/data\n"
@@ -184,7 +206,10 @@ def test_an_evaluation_is_named_and_drawn(drive, tmp_path):
 def test_help_is_quick_and_complete():
     """Nothing is imported for it that takes time."""
     heavy = ("numpy", "matplotlib", "tensorflow", "scipy", "jinja2")
-    script = f"import sys; from late_phase_cli import main; main.make_parser(); print([name for name in {heavy} if name in sys.modules])"
+    script = (
+        "import sys; from late_phase_cli import main; main.make_parser(); print([name for name "
+        f"in {heavy} if name in sys.modules])"
+    )
     shown = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
@@ -226,11 +251,14 @@ def test_commands_of_the_repository_say_so_elsewhere(monkeypatch, command):
 
 PLAN = """
     if sys.argv[1:3] == ["train", "enwik8"]:
-        run = lambda name, after, ready=True: dict(name=name, model=name, seed=0, folder="out/" + name, fork_from=after and "out/" + after,
-                                                   finished=name == "done", ready=ready, arguments=["one", name])
-        runs = [run("done", None), run("trunk", None), run("fork", "trunk", False), run("other", None)]
+        run = lambda name, after, ready=True: dict(
+            name=name, model=name, seed=0, folder="out/" + name, fork_from=after and "out/" + after,
+            finished=name == "done", ready=ready, arguments=["one", name])
+        runs = [run("done", None), run("trunk", None), run("fork", "trunk", False),
+                run("other", None)]
         os.makedirs("out", exist_ok=True)
-        tell(plan=dict(folder="out", parallel=PARALLEL, threads=1, runs=runs, collect=["collect"], resume="tools/latephase train --resume"))
+        tell(plan=dict(folder="out", parallel=PARALLEL, threads=1, runs=runs, collect=["collect"],
+                       resume="tools/latephase train --resume"))
         sys.exit()
     if sys.argv[1] == "collect":
         open("out/collected", "w").close()
@@ -315,8 +343,8 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(drive, tmp_path):
     assert "fork: not trained, because the run it forks from, out/trunk, failed" in run.stderr
     assert "other: 2 of 4 runs finished" in run.stderr and not (tmp_path / "begun-fork").exists()
     assert (
-        "trunk; fork failed; the states of all runs are kept. To try again: tools/latephase train --resume"
-        in run.stderr
+        "trunk; fork failed; the states of all runs are kept. To try again: tools/latephase train "
+        "--resume" in run.stderr
     )
 
 
@@ -375,9 +403,7 @@ def test_without_matplotlib_a_sweep_has_all_but_its_plots(drive, tmp_path):
     (hidden / "matplotlib.py").write_text("raise ModuleNotFoundError(name='matplotlib')")
     run = drive(
         """
-        if sys.argv[1] == "flags":
-            print("--sigma")
-        elif "--dry-run" in sys.argv:
+        if "--dry-run" in sys.argv:
             print("sigma = 1")
         else:
             folder = sys.argv[sys.argv.index("--out") + 1]
@@ -446,7 +472,7 @@ def test_tables_are_markdown():
 
 
 def test_metrics_are_declared_once():
-    """The driver's and the program's are the same file; a metric that is in no file has its name."""
+    """Driver and program share one file; a metric that is not in it is called by its name."""
     from late_phase_cli import metric_names
 
     assert (
@@ -460,3 +486,18 @@ def test_metrics_are_declared_once():
         == "bpc"
     )
     assert metric_names.metric_of("some_score").head == "some score"
+
+
+def test_a_plot_that_an_interrupt_broke_is_not_a_warning(monkeypatch, capsys):
+    """Whatever the library that draws makes of a KeyboardInterrupt, the driver must end."""
+
+    def draw(folder):
+        raise RuntimeError("cannot release un-acquired lock")
+
+    monkeypatch.setattr(results, "draw", draw)
+    results.draw_or_warn("RUN")
+    assert "could not draw the plots of RUN" in capsys.readouterr().err
+    monkeypatch.setattr(interrupt, "came", [signal.SIGTERM])
+    with pytest.raises(RuntimeError):
+        results.draw_or_warn("RUN")
+    assert capsys.readouterr().err == ""

@@ -1,4 +1,6 @@
-"""python/late_phase_cli/enwik8_data.py on generated texts: every way in, every failure. A local server stands for the author's site, a folder for PyPI."""
+"""python/late_phase_cli/enwik8_data.py on generated texts: every way in, every failure. A local
+server stands for the author's site, a folder for PyPI.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -42,7 +44,9 @@ def flipped(data):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """An empty cache, no way out to the network, and nothing half-written left in the cache by any test."""
+    """An empty cache, no way out to the network, and nothing half-written left in the cache by any
+    test.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LATE_PHASE_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "*")
@@ -56,7 +60,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def site():
-    """site(answer): a server whose every page is `answer`, bytes or a function of the request; returns its address."""
+    """site(answer): a server whose every page is `answer`, bytes or a function of the request;
+    returns its address.
+    """
     servers = []
 
     def start(answer):
@@ -84,16 +90,21 @@ def site():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """package(files): a source archive as PyPI would give it. Its build backend is its own: building needs no other package."""
+    """package(files): a source archive as PyPI would give it. Its build backend is its own:
+    building needs no other package.
+    """
 
     def make(files):
         sources = {
-            "pyproject.toml": b'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+            "pyproject.toml": b"[build-system]\nrequires = []\n"
+            b'build-backend = "backend"\nbackend-path = ["."]\n',
             "backend.py": b"import os\n"
             b"def prepare_metadata_for_build_wheel(folder, config_settings=None):\n"
             b"    os.mkdir(folder + '/mingru_pytorch-0.2.1.dist-info')\n"
-            b"    with open(folder + '/mingru_pytorch-0.2.1.dist-info/METADATA', 'w') as file:\n"
-            b"        file.write('Metadata-Version: 2.1\\nName: mingru-pytorch\\nVersion: 0.2.1\\n')\n"
+            b"    with open(folder + '/mingru_pytorch-0.2.1.dist-info/METADATA', 'w') as "
+            b"file:\n"
+            b"        file.write('Metadata-Version: 2.1\\nName: mingru-pytorch\\nVersion: "
+            b"0.2.1\\n')\n"
             b"    return 'mingru_pytorch-0.2.1.dist-info'\n"
             b"def build_wheel(*arguments):\n    raise RuntimeError\n",
             "PKG-INFO": b"Metadata-Version: 2.1\nName: mingru-pytorch\nVersion: 0.2.1\n",
@@ -318,7 +329,8 @@ def test_package_stands_in_for_the_site(monkeypatch, site, package, cache, answe
     [
         (
             None,
-            "PyPI's mingru-pytorch==0.2.1: pip: ERROR: No matching distribution found for mingru-pytorch==0.2.1",
+            "PyPI's mingru-pytorch==0.2.1: pip: ERROR: No matching distribution found for "
+            "mingru-pytorch==0.2.1",
         ),
         ({}, "an archive without data/enwik8.gz"),
         ({"data/enwik8.gz": gzip.compress(OTHER)}, f"md5 {hashlib.md5(OTHER).hexdigest()}"),
@@ -338,7 +350,9 @@ def test_without_any_source_both_reasons_are_told(package, cache, files, receive
 
 
 def index_of(files, archive):
-    """Answers as PyPI does: what files there are of a release, and each file. `archive` None: no such release."""
+    """Answers as PyPI does: what files there are of a release, and each file. `archive` None: no
+    such release.
+    """
 
     def answer(request):
         is_listing = request.path == "/mingru-pytorch/0.2.1/json"

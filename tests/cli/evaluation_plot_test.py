@@ -1,4 +1,6 @@
-"""python/late_phase_cli/evaluation_plot.py on a written evaluation.json: what is drawn, and what is said when nothing can be."""
+"""python/late_phase_cli/evaluation_plot.py on a written evaluation.json: what is drawn, and what is
+said when nothing can be.
+"""
 
 import json
 import os

@@ -9,10 +9,13 @@ from late_phase_cli import noise_law, paired
 
 
 def simulated_excess(members, rate=0.02, steps=400_000):
-    """Excess loss of 200 weights under Adam's normalised steps around a minimum, one update per `members` minibatches."""
+    """Excess loss of 200 weights under Adam's normalised steps around a minimum, one update per
+    `members` minibatches.
+    """
     generator = numpy.random.default_rng(members)
     curvature = numpy.geomspace(0.1, 1, 200)
-    # Dominated by noise of size 1, the second moment is the noise's variance: 1 / members for the mean of a cycle.
+    # Dominated by noise of size 1, the second moment is the noise's variance: 1 / members for the
+    # mean of a cycle.
     normalised = rate * math.sqrt(members)
     x, total, counted = numpy.zeros(200), 0.0, 0
     for step in range(steps // members // 20):

@@ -1,4 +1,6 @@
-"""python/late_phase_cli/plot.py on generated runs: what is drawn, and what is said when nothing can be."""
+"""python/late_phase_cli/plot.py on generated runs: what is drawn, and what is said when nothing can
+be.
+"""
 
 import json
 import math
@@ -25,13 +27,16 @@ def make_run(
     epochs=EPOCHS,
     per_epoch=10,
 ):
-    """A run as the trainer leaves it. Returns what was written: training, collapsed and swa, each [(epoch, value)].
+    """A run as the trainer leaves it. Returns what was written: training, collapsed and swa, each
+    [(epoch, value)].
 
-    A CIFAR run knows no accuracy of its minibatches, and without images held out it is evaluated on the test images.
+    A CIFAR run knows no accuracy of its minibatches, and without images held out it is evaluated on
+    the test images.
     """
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
-        f'program = "{program}"\nmodel = "{model}"\nseed = {seed}\nt0 = {t0}\nswa_start = {swa_start}\nepochs = {epochs}\n'
+        f'program = "{program}"\nmodel = "{model}"\nseed = {seed}\nt0 = {t0}\nswa_start = '
+        f"{swa_start}\nepochs = {epochs}\n"
     )
     key = plot.METRICS[program].name
     of_training, split = ([key], "validation") if program == "enwik8" else ([], "test")
@@ -326,11 +331,13 @@ def damage(tmp_path, what):
     [
         (
             "nothing",
-            "`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. Received: RUN={run}",
+            "`RUN` must be the folder of a run, with metrics.jsonl, or of several runs. "
+            "Received: RUN={run}",
         ),
         (
             "config",
-            "a run must have its config.toml. Received: {run}/config.toml (No such file or directory)",
+            "a run must have its config.toml. Received: {run}/config.toml (No such file or "
+            "directory)",
         ),
         ("key", "config.toml must have `seed`. Received: {run}/config.toml"),
         ("toml", "a run must have its config.toml. Received: {run}/config.toml ("),
@@ -340,7 +347,8 @@ def damage(tmp_path, what):
         ),
         (
             "line",
-            "metrics.jsonl must have one JSON object per line. Received: {run}/metrics.jsonl, line 1 (",
+            "metrics.jsonl must have one JSON object per line. Received: {run}/metrics.jsonl, "
+            "line 1 (",
         ),
         ("field", "every line of metrics.jsonl must have 'epoch'. Received: {run}/metrics.jsonl"),
         ("empty", "metrics.jsonl must have a line to draw. Received: {run}/metrics.jsonl"),

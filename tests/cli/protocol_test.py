@@ -1,4 +1,6 @@
-"""The C++ program's part of the conversation with the driver (tools/program/driver.h), and the driver around the real program."""
+"""The C++ program's part of the conversation with the driver (tools/program/driver.h), and the
+driver around the real program.
+"""
 
 import json
 import os
@@ -21,7 +23,9 @@ def text(tmp_path_factory):
 
 
 class Conversation:
-    """The program, with this test as its driver: `answer` is what it answers, `messages` all that it was told."""
+    """The program, with this test as its driver: `answer` is what it answers, `messages` all that
+    it was told.
+    """
 
     def __init__(self, *arguments, answer=None):
         ours, theirs = socket.socketpair()
@@ -371,7 +375,8 @@ def small_enwik8(folder, text):
     """An environment in which Python takes the text for enwik8."""
     (folder / "python").mkdir(exist_ok=True)
     (folder / "python" / "sitecustomize.py").write_text(
-        f"from late_phase_cli import enwik8_data\nenwik8_data.find = lambda data, text=None: {text!r}\n"
+        "from late_phase_cli import enwik8_data\nenwik8_data.find = lambda data, text=None: "
+        f"{text!r}\n"
     )
     return {"PYTHONPATH": os.pathsep.join([str(folder / "python"), *filter(None, sys.path)])}
 
@@ -511,7 +516,10 @@ def test_a_model_that_fails_keeps_the_states_of_the_others(tmp_path, text):
 
 def complete(script, *words):
     """What bash offers for the last of the words."""
-    program = f'{script}\nCOMP_WORDS=({" ".join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _latephase; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    program = (
+        f"{script}\nCOMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; "
+        '_latephase; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
     run = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
     assert run.returncode == 0 and run.stderr == "", run.stderr
     return set(run.stdout.split())

@@ -18,7 +18,9 @@ EVIL = "<script>alert(1)</script>&\"'--><b>"
 
 
 class Page(html.parser.HTMLParser):
-    """The text of every element by its name, rows of cells, links, images; and that each element is closed."""
+    """The text of every element by its name, rows of cells, links, images; and that each element is
+    closed.
+    """
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -97,8 +99,8 @@ def numbers_in(results):
     digits = {"accuracy": (100, 2)}
     for split in ("train", "validation", "test"):
         sets = {"": results.get(split, {})} if split == "train" else results.get(split, {})
-        for figures in sets.values():
-            for one in figures if isinstance(figures, list) else [figures]:
+        for metrics in sets.values():
+            for one in metrics if isinstance(metrics, list) else [metrics]:
                 yield (
                     split,
                     [
@@ -311,7 +313,7 @@ def test_evaluations_are_shown(tmp_path, named):
     shutil.copytree("docs/results/cifar-convnet-quick/late-phase", run)
     make_evaluation(tmp_path / "several" if named else run / "evaluation")
     page = make(tmp_path / "out.html", run, *[tmp_path / "several"] * named)
-    assert page.texts["h2"] == ["Test figures", "Run run"] + ["Evaluation several"] * named
+    assert page.texts["h2"] == ["Test metrics", "Run run"] + ["Evaluation several"] * named
     assert [
         "run",
         "weights",
@@ -416,11 +418,13 @@ def spoil_evaluation(run, text):
     [
         (
             lambda run, out: shutil.rmtree(run),
-            "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={run}",
+            "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. "
+            "Received: RUN={run}",
         ),
         (
             lambda run, out: (run / "metrics.jsonl").unlink(),
-            "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. Received: RUN={run}",
+            "`RUN` must be the folder of a run, of several runs, of a sweep or of an evaluation. "
+            "Received: RUN={run}",
         ),
         (
             lambda run, out: (run / "config.toml").unlink(),
@@ -440,7 +444,8 @@ def spoil_evaluation(run, text):
         ),
         (
             lambda run, out: spoil_evaluation(run, "[]"),
-            "evaluation.json must hold what tools/latephase eval has written. Received: {run}/evaluation",
+            "evaluation.json must hold what tools/latephase eval has written. "
+            "Received: {run}/evaluation",
         ),
         (
             lambda run, out: spoil_evaluation(run, '{"rows": [{"ood": {"sets": [3]}}]}'),

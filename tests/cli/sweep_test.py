@@ -1,4 +1,6 @@
-"""tools/latephase sweep: real small trainings on generated images; what they leave, what resumes, what is refused."""
+"""tools/latephase sweep: real small trainings on generated images; what they leave, what resumes,
+what is refused.
+"""
 
 import json
 import math
@@ -16,8 +18,8 @@ from tests.support import cifar_files, program_runs
 
 # 50 training images, 10 minibatches of 5 an epoch.
 SMALL = (
-    "--network convnet --batch 5 --learning-rate 0.02 --members 3 --t0 1 --sigma 0.2 --swa-start 1 --swa-every 0.5 --epochs 2 --late-head true "
-    "--late-batch-norm true"
+    "--network convnet --batch 5 --learning-rate 0.02 --members 3 --t0 1 --sigma 0.2 "
+    "--swa-start 1 --swa-every 0.5 --epochs 2 --late-head true --late-batch-norm true"
 ).split()
 
 
@@ -137,7 +139,8 @@ def test_table_and_results_are_means_and_standard_errors_of_the_runs(swept):
         for figure in ("accuracy", "nll")
     ]
     expected = [
-        "| K | seeds | test accuracy % | NLL | SWA: accuracy % | NLL | one member: accuracy % | NLL | ensemble: accuracy % | NLL |",
+        "| K | seeds | test accuracy % | NLL | SWA: accuracy % | NLL | one member: accuracy % | "
+        "NLL | ensemble: accuracy % | NLL |",
         "|---" * 10 + "|",
     ]
     expected += [
@@ -281,7 +284,8 @@ def test_a_run_that_others_stop_is_told(tmp_path):
     """A stand-in for train that ends as after a signal."""
     program = tmp_path / "train"
     program.write_text(
-        "#!/bin/sh\ncase $* in flags*) echo '--sigma' ;; *--dry-run) echo 'sigma = 1' ;; *) echo 'stopped at step 3' ;; esac\n"
+        "#!/bin/sh\ncase $* in flags*) echo '--sigma' ;; *--dry-run) echo 'sigma = 1' ;; *) echo "
+        "'stopped at step 3' ;; esac\n"
     )
     program.chmod(0o755)
     result = program_runs.drive(
@@ -384,7 +388,8 @@ def test_the_papers_figures_stand_beside_its_network():
     [
         (
             "--over members",
-            "`over` must be a setting and its values, such as members=1,2,5. Received: over=members",
+            "`over` must be a setting and its values, such as members=1,2,5. "
+            "Received: over=members",
         ),
         ("--over members=1,,2", "`over` must be a setting and its values"),
         (
@@ -400,7 +405,8 @@ def test_the_papers_figures_stand_beside_its_network():
         ),
         (
             "--over members=2 --members 3",
-            "`members` must be given by --over or by a flag, not both. Received: --members and --over members=2",
+            "`members` must be given by --over or by a flag, not both. Received: --members and "
+            "--over members=2",
         ),
         (
             "--over members=2 --model base",
@@ -414,7 +420,8 @@ def test_the_papers_figures_stand_beside_its_network():
         ("--over device=CPU:0", "`over` must name a setting of cifar. Received: over=device=…"),
         (
             "--over sigma=0.1,-1",
-            "sigma -1: tools/latephase train cifar: `sigma` must be a number >= 0. Received: sigma=-1",
+            "sigma -1: tools/latephase train cifar: `sigma` must be a number >= 0. "
+            "Received: sigma=-1",
         ),
         (
             "--over t0=1,2 --epochs 2",
@@ -478,7 +485,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
         errors.UserError,
-        match="`out` must be a folder that can be created and written to.*Received: out=.*/file/out",
+        match="`out` must be a folder that can be created and written to.*"
+        "Received: out=.*/file/out",
     ):
         with sweep.locked_folder(str(tmp_path / "file" / "out"), {}):
             pass

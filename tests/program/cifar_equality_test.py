@@ -1,4 +1,6 @@
-"""The whole CIFAR program against an independent one: the same network, data and Algorithm 1 written with stock TensorFlow ops."""
+"""The whole CIFAR program against an independent one: the same network, data and Algorithm 1
+written with stock TensorFlow ops.
+"""
 
 import os
 
@@ -48,11 +50,13 @@ BASE = [name for name in WEIGHTS if name not in LATE]
 def flags(gamma, rate, dtype):
     epochs = lambda steps: steps / EPOCH
     return (
-        f"--model late-phase --network wrn --depth 10 --width 1 --batch {BATCH} --members {MEMBERS} --t0 {epochs(T0)} "
-        f"--swa-start {epochs(SWA_FROM - 1)} --swa-every {epochs(1)} --sigma {SIGMA} --gamma {gamma} --learning-rate {rate} "
-        f"--final-learning-rate {rate / 4} --anneal-start {ANNEAL[0]} --anneal-end {ANNEAL[1]} --momentum {MOMENTUM} "
-        f"--weight-decay {DECAY} --member-weight-decay {MEMBER_DECAY} --pad {PAD} --flip true --cutout {CUTOUT} "
-        f"--late-batch-norm true --late-head true --evaluate-every {epochs(STEPS - 1)} --seed {SEED} --dtype {dtype}"
+        f"--model late-phase --network wrn --depth 10 --width 1 --batch {BATCH} "
+        f"--members {MEMBERS} --t0 {epochs(T0)} --swa-start {epochs(SWA_FROM - 1)} "
+        f"--swa-every {epochs(1)} --sigma {SIGMA} --gamma {gamma} --learning-rate {rate} "
+        f"--final-learning-rate {rate / 4} --anneal-start {ANNEAL[0]} --anneal-end {ANNEAL[1]} "
+        f"--momentum {MOMENTUM} --weight-decay {DECAY} --member-weight-decay {MEMBER_DECAY} "
+        f"--pad {PAD} --flip true --cutout {CUTOUT} --late-batch-norm true --late-head true "
+        f"--evaluate-every {epochs(STEPS - 1)} --seed {SEED} --dtype {dtype}"
     ).split()
 
 
@@ -129,7 +133,9 @@ def logits(weights, images, statistics):
 
 
 class Minibatch:
-    """Statistics of the images at hand; the mean and the unbiased variance of each BatchNorm are kept."""
+    """Statistics of the images at hand; the mean and the unbiased variance of each BatchNorm are
+    kept.
+    """
 
     def __init__(self):
         self.kept = {}
@@ -171,7 +177,8 @@ class Reference:
         return weight - rate * (gradient + MOMENTUM * self.velocity[key])
 
     def spawn(self):
-        # The noise itself is Spawn's, which has tests of its own; K members, slots zero, statistics copied.
+        # The noise itself is Spawn's, which has tests of its own; K members, slots zero, statistics
+        # copied.
         (phi0,) = self.members
         self.members = [{} for _ in range(MEMBERS)]
         for name in LATE:
@@ -236,7 +243,9 @@ class Reference:
         }
 
     def swa(self):
-        """The averages collapsed, with statistics re-estimated from the minibatches of the first epoch."""
+        """The averages collapsed, with statistics re-estimated from the minibatches of the first
+        epoch.
+        """
         weights = {
             name: tf.reduce_mean(value, 0) if name in LATE else value
             for name, value in self.averages.items()
@@ -290,9 +299,10 @@ class Reference:
         }
 
 
-# In float32 a ReLU's input is within rounding of zero in every few minibatches, and passes a gradient on one side but not on the
-# other. That moves weights by some 0.005 of the learning rate, and a forward pass, from which statistics and figures come, adds up
-# what many weights differ by: so float32 has a low rate. In float64 it does not happen.
+# In float32 a ReLU's input is within rounding of zero in every few minibatches, and passes a
+# gradient on one side but not on the other. That moves weights by some 0.005 of the learning rate,
+# and a forward pass, from which statistics and figures come, adds up what many weights differ by:
+# so float32 has a low rate. In float64 it does not happen.
 @pytest.mark.parametrize(
     "dtype, rate, tolerance", [("float32", 1e-4, 1e-5), ("float64", 2e-2, 1e-9)]
 )
@@ -312,7 +322,9 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, files, dtype, rate, toler
             )
 
     def check_statistics(statistics, suffix=""):
-        """name -> mean, variance, each [members, channels]; variances are above 1, so they agree relatively."""
+        """name -> mean, variance, each [members, channels]; variances are above 1, so they agree
+        relatively.
+        """
         for name, (mean, variance) in statistics.items():
             check(
                 {f"{name}/mean{suffix}": mean, f"{name}/variance{suffix}": variance}, rtol=tolerance
@@ -320,7 +332,8 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, files, dtype, rate, toler
 
     reference = Reference(initial, Images(files), gamma, rate)
     losses = [reference.step() for _ in range(STEPS - 1)]
-    # The program evaluated once while it trained, and left the statistics of SWA that it had estimated.
+    # The program evaluated once while it trained, and left the statistics of SWA that it had
+    # estimated.
     check_statistics({name: value[:, None] for name, value in reference.swa()[1].items()}, "/swa")
     losses.append(reference.step())
 

@@ -1,4 +1,6 @@
-"""The program behind tools/latephase train cifar, and eval of its runs: its files, its messages, and that nothing is lost."""
+"""The program behind tools/latephase train cifar, and eval of its runs: its files, its messages,
+and that nothing is lost.
+"""
 
 import math
 import os
@@ -10,10 +12,12 @@ import pytest
 from late_phase_cli import cifar_table, run_table
 from tests.support import cifar_files, program_runs
 
-# 75 training images: eight minibatches an epoch, the last one of five images. T0 at 10, the first SWA sample at 20, the end at 24.
+# 75 training images: eight minibatches an epoch, the last one of five images. T0 at 10, the first
+# SWA sample at 20, the end at 24.
 SMALL = (
-    "--network convnet --late-batch-norm true --late-head true --validation-images 25 --batch 10 --learning-rate 0.02 --members 3 "
-    "--t0 1.25 --sigma 0.2 --swa-start 2 --swa-every 0.5 --epochs 3 --log-every 4"
+    "--network convnet --late-batch-norm true --late-head true --validation-images 25 --batch 10 "
+    "--learning-rate 0.02 --members 3 --t0 1.25 --sigma 0.2 --swa-start 2 --swa-every 0.5 "
+    "--epochs 3 --log-every 4"
 ).split()
 SETS = ["collapsed", "swa", "current", "ensemble"]
 FIGURES = ["accuracy", "nll", "ece", "brier"]
@@ -234,20 +238,24 @@ def test_a_set_that_can_be_learnt_is_learnt(tmp_path):
         ("--preset slow", "`preset` must be"),
         (
             "--network wrn --depth 12",
-            "`depth` must be 10, 16, 22, 28, …: 6 times the blocks per group, plus 4. Received: depth=12",
+            "`depth` must be 10, 16, 22, 28, …: 6 times the blocks per group, plus 4. "
+            "Received: depth=12",
         ),
         ("--network wrn --depth 994 --width 1000", "the network must fit into memory"),
         (
             "--train-images 76",
-            "`train_images` must be at most 75, the training images that are not held out for validation. Received: train_images=76",
+            "`train_images` must be at most 75, the training images that are not held out for "
+            "validation. Received: train_images=76",
         ),
         (
             "--validation-images 100",
-            "`validation_images` must be less than 100, the training images. Received: validation_images=100",
+            "`validation_images` must be less than 100, the training images. "
+            "Received: validation_images=100",
         ),
         (
             "--t0 3",
-            "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=3, epochs=3",
+            "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=3, "
+            "epochs=3",
         ),
         ("--swa-start 1", "`swa_start` must be at least `t0`"),
         (

@@ -1,5 +1,6 @@
-"""How BatchNorm is collapsed, "mean", "affine" and "reestimated": the program's predictions against stock TensorFlow in float64, from the
-variables of the checkpoint."""
+"""How BatchNorm is collapsed, "mean", "affine" and "reestimated": the program's predictions against
+stock TensorFlow in float64, from the variables of the checkpoint.
+"""
 
 import json
 import tomllib
@@ -127,7 +128,8 @@ def test_one_run_is_evaluated_in_all_ways(tmp_path, files, case):
 @pytest.mark.parametrize("way", WAYS)
 def test_training_evaluates_in_the_way_that_is_set(tmp_path, files, way):
     case, run = "wrn-dropout", tmp_path / "run"
-    # SWA takes its only sample after the last step; its statistics are estimated whatever the way is.
+    # SWA takes its only sample after the last step; its statistics are estimated whatever the way
+    # is.
     train(files, run, case, "--batch-norm-collapse", way, "--swa-start", 1, "--evaluate-every", 1)
     with open(run / "config.toml", "rb") as file:
         assert tomllib.load(file)["batch_norm_collapse"] == way

@@ -1,4 +1,6 @@
-"""The paper's controls and baselines as settings of the programs: against stock TensorFlow, and what each must leave as it is."""
+"""The paper's controls and baselines as settings of the programs: against stock TensorFlow, and
+what each must leave as it is.
+"""
 
 import math
 import shutil
@@ -15,8 +17,8 @@ from tests.support import cifar_files, enwik8_text, program_runs
 RATE = 2e-2
 # 100 training images, ten minibatches an epoch; T0 at 12.
 SMALL = (
-    "--network convnet --late-batch-norm true --late-head true --batch 10 --learning-rate 0.02 --members 3 --t0 1.2 --sigma 0.2 "
-    "--swa-start -1 --epochs 2 --log-every 4"
+    "--network convnet --late-batch-norm true --late-head true --batch 10 --learning-rate 0.02 "
+    "--members 3 --t0 1.2 --sigma 0.2 --swa-start -1 --epochs 2 --log-every 4"
 ).split()
 PRESETS = [
     "control-accumulation",
@@ -67,7 +69,9 @@ def model_of(checkpoint):
 
 
 def accumulated(model, images, gamma, steps):
-    """The network trained with gradients that are summed over MEMBERS minibatches from T0 on; also the running statistics and the sum so far."""
+    """The network trained with gradients that are summed over MEMBERS minibatches from T0 on; also
+    the running statistics and the sum so far.
+    """
     weights = {name: tf.constant(model[name], tf.float64) for name in whole.WEIGHTS}
     statistics = {
         name: tf.stack([model[name + "/mean"], model[name + "/variance"]]) for name in whole.NORMS
@@ -137,8 +141,8 @@ def test_accumulation_is_one_update_by_the_sum_of_minibatches(tmp_path, files, g
 
 # Ten minibatches an epoch; T0 at 5.
 TEXT = (
-    "--units 12 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 --validation-characters 0 --test-characters 0 "
-    "--members 3 --t0 0.5 --swa-start -1 --epochs 3"
+    "--units 12 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 "
+    "--validation-characters 0 --test-characters 0 --members 3 --t0 0.5 --swa-start -1 --epochs 3"
 ).split()
 
 
@@ -172,7 +176,9 @@ def test_accumulation_of_enwik8_is_the_network_until_t0_and_then_rests_within_cy
 
 @pytest.mark.parametrize("network", ["base", "rank1"])
 def test_rates_of_enwik8_fall_from_t0_on(tmp_path, network):
-    """From the same state a control's step is the network's, times the factor on the rate. T0 is step 5."""
+    """From the same state a control's step is the network's, times the factor on the rate. T0 is
+    step 5.
+    """
     text = enwik8_text.write_text(tmp_path / "text", 4000)
     flags = (*TEXT, "--dtype", "float64", "--member-learning-rate", 1e-4)
     plain = {}
@@ -298,7 +304,8 @@ def test_members_from_the_first_minibatch_on_equal_stock_tensorflow(tmp_path, fi
     for name in whole.NORMS:
         mean, variance = numpy.stack([running[name] for running in reference.running], 1)
         assert_close(ours, {name + "/mean": mean, name + "/variance": variance})
-    # Spawned, each with noise of its own, before the first minibatch: with one minibatch done, the others are still noise alone.
+    # Spawned, each with noise of its own, before the first minibatch: with one minibatch done, the
+    # others are still noise alone.
     program_runs.train(
         "cifar", files, tmp_path / "one", *whole.flags(1, RATE, "float64"), "--steps", 1
     )
@@ -423,7 +430,8 @@ def test_both_models_start_from_another_run_and_are_forked_there(tmp_path, small
         (
             "nowhere",
             "",
-            "`pretrained` must be the folder of a trained run, with config.toml and checkpoint/. Received: pretrained=nowhere",
+            "`pretrained` must be the folder of a trained run, with config.toml and checkpoint/. "
+            "Received: pretrained=nowhere",
         ),
         (
             "unfinished",
@@ -479,7 +487,8 @@ def test_what_cannot_be_started_from_is_named(
     [
         (
             "--model accumulation --t0 2",
-            "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=2, epochs=2",
+            "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=2, "
+            "epochs=2",
         ),
         (
             "--model late-phase --late-batch-norm false --late-head false",

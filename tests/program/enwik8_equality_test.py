@@ -1,4 +1,6 @@
-"""The whole enwik8 program against an independent one: the same model, data and Algorithm 1 written with stock TensorFlow ops."""
+"""The whole enwik8 program against an independent one: the same model, data and Algorithm 1 written
+with stock TensorFlow ops.
+"""
 
 import math
 
@@ -19,10 +21,11 @@ FACTORS = ["u", "v"]
 def flags(gamma, dtype):
     epochs = lambda steps: steps / EPOCH
     return (
-        f"--model late-phase --units {UNITS} --embedding {EMBEDDING} --batch {BATCH} --sequence {TIME} --train-characters 0 "
-        f"--validation-characters 0 --test-characters 0 --members {MEMBERS} --t0 {epochs(T0)} --swa-start {epochs(SWA_FROM - 1)} "
-        f"--swa-every {epochs(1)} --sigma 0.35 --gamma {gamma} --learning-rate {RATE} --member-learning-rate {MEMBER_RATE} --clip-norm {CLIP} --seed 3 "
-        f"--dtype {dtype}"
+        f"--model late-phase --units {UNITS} --embedding {EMBEDDING} --batch {BATCH} "
+        f"--sequence {TIME} --train-characters 0 --validation-characters 0 --test-characters 0 "
+        f"--members {MEMBERS} --t0 {epochs(T0)} --swa-start {epochs(SWA_FROM - 1)} "
+        f"--swa-every {epochs(1)} --sigma 0.35 --gamma {gamma} --learning-rate {RATE} "
+        f"--member-learning-rate {MEMBER_RATE} --clip-norm {CLIP} --seed 3 --dtype {dtype}"
     ).split()
 
 

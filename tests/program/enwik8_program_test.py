@@ -1,4 +1,6 @@
-"""The program behind tools/latephase train enwik8, eval and sample: its files, its messages, and that nothing is lost."""
+"""The program behind tools/latephase train enwik8, eval and sample: its files, its messages, and
+that nothing is lost.
+"""
 
 import json
 import math
@@ -84,7 +86,8 @@ def test_a_run_holds_what_the_tools_read(trained):
         "late-phase",
     ] and whole["runs"][3] == results
     metrics = program_runs.read_metrics(run)
-    # The lines before the fork are those of the run it was forked from; SWA's first sample comes half an epoch after its start.
+    # The lines before the fork are those of the run it was forked from; SWA's first sample comes
+    # half an epoch after its start.
     assert [line["step"] for line in metrics if line["kind"] == "train"] == [5, 10, 15, 20, 25, 30]
     swa = [
         line["step"]
@@ -151,7 +154,8 @@ def test_base_and_rank1_start_from_the_same_weights(tmp_path, text):
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path, text):
-    # T0 at 20 and the first SWA sample at 30 lie between the checkpoint of step 17 and the end; steps long enough to kill in between.
+    # T0 at 20 and the first SWA sample at 30 lie between the checkpoint of step 17 and the end;
+    # steps long enough to kill in between.
     larger = (*SMALL, "--model", "late-phase", "--units", 200, "--t0", 2, "--swa-start", 2.5)
     program_runs.train("enwik8", text, tmp_path / "whole", *larger, "--steps", 40)
     program_runs.assert_resumes_bit_for_bit(tmp_path / "whole", 17, "enwik8", text, *larger)
@@ -253,7 +257,8 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, checkpoint_ever
         ("--members 1", "`members` must be an integer in [2, 1000]. Received: members=1"),
         (
             "--t0 3",
-            "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=3, epochs=3",
+            "`t0` must be less than `epochs`, or the late phase never begins. Received: t0=3, "
+            "epochs=3",
         ),
         ("--swa-start 1", "`swa_start` must be at least `t0`"),
         ("--gamma 2", "`gamma` must be a number in (0, 1]. Received: gamma=2"),
@@ -267,11 +272,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, checkpoint_ever
         ("--threads 0", "threads"),
         (
             "--train-characters 5000",
-            "`train_characters` must be in [0, 3600], the training part of the text. Received: train_characters=5000",
+            "`train_characters` must be in [0, 3600], the training part of the text. "
+            "Received: train_characters=5000",
         ),
         (
             "--batch 1000",
-            "the training text must give each of `batch` streams at least `sequence` + 1 characters",
+            "the training text must give each of `batch` streams "
+            "at least `sequence` + 1 characters",
         ),
         ("--data /nowhere/text", "/nowhere/text"),
         ("--resume", "`out` must hold a run to resume, with its config.toml"),
@@ -401,7 +408,10 @@ def test_eval_refuses_what_is_for_images(tmp_path, text, trained):
         result = program_runs.run(
             "eval", trained, "--data", text, "--out", tmp_path / "out", *flags
         )
-        message = f"{flags[0].split('=')[0]} is for runs of cifar, whose networks classify images. Received: a run of enwik8"
+        message = (
+            f"{flags[0].split('=')[0]} is for runs of cifar, whose networks classify images. "
+            "Received: a run of enwik8"
+        )
         assert (
             result.returncode == 2 and message in result.stderr and not (tmp_path / "out").exists()
         ), result.stderr
@@ -424,7 +434,8 @@ def test_eval_takes_the_first_of_several_seeds(tmp_path, text):
         (
             "late-phase",
             "member-3",
-            "no such weights: member-3; this run has collapsed, current, swa, member-0 to member-2, ensemble",
+            "no such weights: member-3; this run has collapsed, current, swa, member-0 to "
+            "member-2, ensemble",
         ),
         ("late-phase", "average", "no such weights: average; there are collapsed, swa, members"),
         ("nowhere", "swa", "RUN_DIR must be the folder of a run"),
@@ -448,7 +459,8 @@ def test_eval_before_the_late_phase_and_without_swa(tmp_path, text):
         ),
         (
             "ensemble",
-            "no such weights: ensemble; this run has collapsed, current (the members are spawned at step 12)",
+            "no such weights: ensemble; this run has collapsed, current (the members are spawned "
+            "at step 12)",
         ),
     ):
         result = program_runs.run("eval", tmp_path / "run", "--data", text, "--weights", weights)

@@ -1,4 +1,6 @@
-"""tools/latephase eval on image networks against an independent computation: the runs' networks in Keras, figures in NumPy and scikit-learn."""
+"""tools/latephase eval on image networks against an independent computation: the runs' networks in
+Keras, figures in NumPy and scikit-learn.
+"""
 
 import ctypes
 import json
@@ -16,12 +18,14 @@ from late_phase_cli import corruptions
 from tests.program import philox
 from tests.support import cifar_files, program_runs
 
-# 75 training images: eight minibatches an epoch. T0 at 10, the first SWA sample at 20, the end at 24. In double precision the program and
-# Keras agree to many digits, so that nothing can hide behind rounding.
+# 75 training images: eight minibatches an epoch. T0 at 10, the first SWA sample at 20, the end at
+# 24. In double precision the program and Keras agree to many digits, so that nothing can hide
+# behind rounding.
 IMAGES, MEMBERS = 75, 3
 SMALL = (
-    "--model late-phase --network convnet --late-batch-norm true --late-head true --validation-images 25 --batch 10 --learning-rate 0.02 "
-    f"--members {MEMBERS} --t0 1.25 --sigma 0.2 --swa-start 2 --swa-every 0.5 --epochs 3 --dtype float64"
+    "--model late-phase --network convnet --late-batch-norm true --late-head true "
+    f"--validation-images 25 --batch 10 --learning-rate 0.02 --members {MEMBERS} --t0 1.25 "
+    "--sigma 0.2 --swa-start 2 --swa-every 0.5 --epochs 3 --dtype float64"
 ).split()
 CLOSE = {"rel": 1e-9, "abs": 1e-12}
 # The order in which the program declares weights.
@@ -407,7 +411,8 @@ def test_an_evaluation_replaces_an_earlier_one_and_nothing_else(tmp_path, files,
     result = program_runs.run("eval", run, "--data", files, "--out", tmp_path / "other")
     assert (
         result.returncode == 2
-        and f"`out` must be new, empty, or the folder of an earlier evaluation. Received: out={tmp_path}"
+        and "`out` must be new, empty, or the folder of an earlier evaluation. "
+        f"Received: out={tmp_path}"
         in result.stderr
     )
     assert os.listdir(tmp_path / "other") == ["thesis.txt"]
@@ -482,7 +487,8 @@ def test_ensembles_of_unlike_runs_are_refused(tmp_path, runs, strangers, names, 
     [
         (
             "--weights average",
-            "no such weights: average; there are collapsed, swa, members, ensemble, current, member-K; of image networks ",
+            "no such weights: average; there are collapsed, swa, members, ensemble, current, "
+            "member-K; of image networks ",
         ),
         (
             "--weights swa",
@@ -490,13 +496,15 @@ def test_ensembles_of_unlike_runs_are_refused(tmp_path, runs, strangers, names, 
         ),
         (
             "--flatness 0.1,-0.2",
-            "`flatness` must be a comma-separated list of numbers >= 0. Received: flatness=0.1,-0.2",
+            "`flatness` must be a comma-separated list of numbers >= 0. "
+            "Received: flatness=0.1,-0.2",
         ),
         ("--flatness much", "`flatness` must be a comma-separated list of numbers >= 0"),
         ("--samples 0 --flatness 1", "--samples"),
         (
             "--ood nowhere.bin",
-            "`ood` must be the folder of CIFAR-10's or CIFAR-100's binary version, or a file of records",
+            "`ood` must be the folder of CIFAR-10's or CIFAR-100's binary version, or a file of "
+            "records",
         ),
         (
             "--ood {run}/config.toml",

@@ -1,4 +1,6 @@
-"""How far the members are apart, as the programs log it: against NumPy and stock TensorFlow, from the variables of the checkpoint."""
+"""How far the members are apart, as the programs log it: against NumPy and stock TensorFlow, from
+the variables of the checkpoint.
+"""
 
 import math
 
@@ -61,7 +63,8 @@ def agreement_of(gradients):
     return numpy.mean(cosines)
 
 
-# Minibatches that end an epoch and begin the next one, where the network's state is zero; in mid-cycle.
+# Minibatches that end an epoch and begin the next one, where the network's state is zero; in
+# mid-cycle.
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("float64", 1e-9)])
 @pytest.mark.parametrize("steps", [15, 21, 22])
 def test_the_text_network_equals_stock_tensorflow(tmp_path, text, dtype, tolerance, steps):

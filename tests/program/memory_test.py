@@ -1,4 +1,6 @@
-"""The memory that a run is expected to take, by which one that does not fit is refused, against what it takes."""
+"""The memory that a run is expected to take, by which one that does not fit is refused, against
+what it takes.
+"""
 
 import pytest
 
@@ -6,7 +8,8 @@ from tests.support import cifar_files, program_runs
 
 # Small minibatches where the variables are to count.
 WRN = (
-    "--network wrn --depth 16 --steps 2 --epochs 1000 --evaluate-every 0 --checkpoint-every 2 --pad 0 --cutout 0"
+    "--network wrn --depth 16 --steps 2 --epochs 1000 --evaluate-every 0 --checkpoint-every 2 "
+    "--pad 0 --cutout 0"
 ).split()
 
 

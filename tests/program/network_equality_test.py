@@ -1,6 +1,8 @@
-"""Every form of image network against an independent one, written with stock TensorFlow ops in float64: kernels made of factors and
-embeddings, images divided among members, random layers whose numbers are drawn again here. tests/program/cifar_equality_test.py has the plain
-network, with spawning noise, SWA, augmentation and annealing."""
+"""Every form of image network against an independent one, written with stock TensorFlow ops in
+float64: kernels made of factors and embeddings, images divided among members, random layers whose
+numbers are drawn again here. tests/program/cifar_equality_test.py has the plain network, with
+spawning noise, SWA, augmentation and annealing.
+"""
 
 import os
 
@@ -22,20 +24,23 @@ EPSILON, BATCH_SHARE = map(
 )  # of BatchNorm: attributes of ops are float32
 
 FLAGS = (
-    f"--batch {BATCH} --members {MEMBERS} --t0 {T0 / EPOCH} --epochs {STEPS / EPOCH} --swa-start -1 --sigma 0 --gamma 1 "
-    f"--learning-rate {RATE} --momentum {MOMENTUM} --weight-decay {DECAY} --pad 0 --flip false --evaluate-every 0 --seed {SEED} "
-    "--dtype float64"
+    f"--batch {BATCH} --members {MEMBERS} --t0 {T0 / EPOCH} --epochs {STEPS / EPOCH} "
+    f"--swa-start -1 --sigma 0 --gamma 1 --learning-rate {RATE} --momentum {MOMENTUM} "
+    f"--weight-decay {DECAY} --pad 0 --flip false --evaluate-every 0 --seed {SEED} --dtype float64"
 ).split()
 CONVNET, WRN = "--network convnet", "--network wrn --depth 10 --width 1"
 CASES = {
     "convnet-dropout": f"{CONVNET} --dropout {DROPOUT} --late-batch-norm true --late-head false",
     "wrn-dropout": f"{WRN} --dropout {DROPOUT} --late-batch-norm true --late-head true",
     "convnet-rank1": f"{CONVNET} --late-rank1 true --late-batch-norm true --late-head true",
-    "convnet-ensemble": f"{CONVNET} --model batch-ensemble --drop-epochs 1 --drop-factor 0.25",  # after four minibatches
+    # The rate drops after four minibatches.
+    "convnet-ensemble": f"{CONVNET} --model batch-ensemble --drop-epochs 1 --drop-factor 0.25",
     "wrn-ensemble": f"{WRN} --model batch-ensemble",
     "convnet-all": f"{CONVNET} --late-all true",
     "hypernetwork": f"{WRN} --hypernetwork true --late-batch-norm false --late-head true",
-    "pyramidnet": f"--network pyramidnet --depth 11 --alpha 7 --shakedrop {DEATH} --late-batch-norm true --late-head true",
+    "pyramidnet": f"--network pyramidnet --depth 11 --alpha 7 --shakedrop {DEATH} "
+    "--late-batch-norm true "
+        "--late-head true",
 }  # fmt: skip
 # Group of each layer of a WRN 10-1 in the hypernetwork.
 GROUPS = {
@@ -228,8 +233,13 @@ class Reference:
         on = lambda flag: flags.get(flag) == "true"
 
         def is_late(name):
-            return (on("--late-all") or on("--late-batch-norm") and "bn" in name or on("--late-head") and "head" in name
-                    or "rank1" in case and name.endswith(("/u", "/v")) or name.endswith("/embedding"))  # fmt: skip
+            if on("--late-all") or name.endswith("/embedding"):
+                return True
+            return (
+                (on("--late-batch-norm") and "bn" in name)
+                or (on("--late-head") and "head" in name)
+                or ("rank1" in case and name.endswith(("/u", "/v")))
+            )
 
         self.late = [] if "ensemble" in case else [name for name in names if is_late(name)]
         self.base = [name for name in names if name not in self.late]
@@ -408,7 +418,8 @@ def test_a_resumed_run_draws_what_the_whole_one_drew(tmp_path, files, case):
 
 @pytest.mark.parametrize("case", ["wrn-ensemble", "convnet-dropout", "hypernetwork"])
 def test_an_average_of_one_sample_predicts_as_the_weights_do(tmp_path, files, case):
-    # SWA's only sample is taken after the last step, and statistics of both are estimated from the training images.
+    # SWA's only sample is taken after the last step, and statistics of both are estimated from the
+    # training images.
     program_runs.train(
         "cifar",
         files,
@@ -452,7 +463,8 @@ def test_factors_and_embeddings_start_as_they_should(tmp_path, files):
         ("--network pyramidnet --depth 20 --dropout 0.1", "`dropout` must be 0 for a pyramidnet"),
         (
             "--network pyramidnet --depth 28",
-            "`depth` must be 11, 20, …, 272, …: 9 times the blocks per group, plus 2. Received: depth=28",
+            "`depth` must be 11, 20, …, 272, …: 9 times the blocks per group, plus 2. "
+            "Received: depth=28",
         ),
         (
             "--network pyramidnet --depth 20 --shakedrop 2",

@@ -1,4 +1,6 @@
-"""The program tools/latephase nqp: its files, its messages, its figure. The simulation itself: tests/models/nqp_test.cc."""
+"""The program tools/latephase nqp: its files, its messages, its figure. The simulation itself:
+tests/models/nqp_test.cc.
+"""
 
 import json
 import os
@@ -8,7 +10,10 @@ import pytest
 from late_phase_cli import nqp_plot
 from tests.support import program_runs
 
-SMALL = "--members 1,2,5 --seeds 2 --n 12 --iterations 2000 --average-last 500 --drift-iterations 300 --drift-average-last 100".split()
+SMALL = (
+    "--members 1,2,5 --seeds 2 --n 12 --iterations 2000 --average-last 500 --drift-iterations 300 "
+    "--drift-average-last 100"
+).split()
 
 
 def nqp(*arguments):
@@ -23,14 +28,16 @@ def nqp(*arguments):
         ("--phi 0", "`phi` must be a number > 0. Received: phi=0"),
         (
             "--members 2,1",
-            "`members` must be ascending integers in [1, 1000], separated by commas. Received: members=2,1",
+            "`members` must be ascending integers in [1, 1000], separated by commas. "
+            "Received: members=2,1",
         ),
         ("--members 1,", "Received: members=1,"),
         ("--seeds x", "`seeds` must be an integer in [1, 10000]. Received: seeds=x"),
         ("--threads 0", "`threads` must be an integer in [1, 1024]. Received: threads=0"),
         (
             "--iterations 10",
-            "`average_last` must be at most `iterations`. Received: average_last=200000, iterations=10",
+            "`average_last` must be at most `iterations`. Received: average_last=200000, "
+            "iterations=10",
         ),
         ("--preset slow", "`preset` must be quick, paper, or a .toml file. Received: preset=slow"),
         (
@@ -107,17 +114,17 @@ def test_recorded_run_shows_the_law_and_is_the_one_on_the_page():
     page = open("docs/nqp.md").read()
     for row in results["rows"]:
         assert (
-            f"| {row['members']} | {row['late_phase']:.3e} ± {row['late_phase_error']:.1e} | {row['late_phase_theory']:.3e} |"
-            in page
+            f"| {row['members']} | {row['late_phase']:.3e} ± {row['late_phase_error']:.1e} | "
+            f"{row['late_phase_theory']:.3e} |" in page
         )
         assert (
-            f"| {row['full_ensemble']:.3e} | {row['closed_form']:.3e} ± {row['closed_form_error']:.1e} |"
-            in page
+            f"| {row['full_ensemble']:.3e} | {row['closed_form']:.3e} ± "
+            f"{row['closed_form_error']:.1e} |" in page
         )
     for row in results["drift"]:
         assert (
-            f"| {row['members']} | {row['late_phase']:.3e} ± {row['late_phase_error']:.1e} | {row['long_run_theory']:.3e} |"
-            in page
+            f"| {row['members']} | {row['late_phase']:.3e} ± {row['late_phase_error']:.1e} | "
+            f"{row['long_run_theory']:.3e} |" in page
         )
 
 

@@ -1,4 +1,6 @@
-"""Runs of version 0.1.0 resume, evaluate and serve as a start: tests/data/version-0.1.0, which the program of that version made."""
+"""Runs of version 0.1.0 resume, evaluate and serve as a start: tests/data/version-0.1.0, which the
+program of that version made.
+"""
 
 import json
 import os
@@ -10,8 +12,9 @@ import late_phase.checkpoint
 from tests.support import cifar_files, enwik8_text, program_runs
 
 FOLDER = "tests/data/version-0.1.0"
-# How far figures may differ where products of another instruction set round otherwise: to float64's and to float32's last digits, times what a
-# dozen steps of Adam or of a network with BatchNorm make of that. Sums that are lost on the way make 1e-4 and 1.7e-2, moments more.
+# How far figures may differ where products of another instruction set round otherwise: to float64's
+# and to float32's last digits, times what a dozen steps of Adam or of a network with BatchNorm make
+# of that. Sums that are lost on the way make 1e-4 and 1.7e-2, moments more.
 TOLERANCE = {"enwik8": 1e-7, "cifar": 1e-3}
 RUNS = [
     "enwik8-late-phase-5",
@@ -43,7 +46,9 @@ def old(request, tmp_path, data):
 
 
 def figures(results):
-    """Every figure by its path, but for those that count images: one that lies on the fence may fall on either side."""
+    """Every figure by its path, but for those that count images: one that lies on the fence may
+    fall on either side.
+    """
     found = {}
 
     def collect(path, value):
@@ -99,7 +104,8 @@ def test_a_run_is_evaluated_as_it_was(old, tmp_path):
         )  # four digits
         assert ("swa" in found) == ("swa" in expected)
     if program == "cifar":
-        # It was evaluated with the mean of scale, offset and statistics, and says so by another name.
+        # It was evaluated with the mean of scale, offset and statistics, and says so by another
+        # name.
         named = ("--weights", "collapsed,collapsed-mean", "--out", tmp_path / "out")
         assert program_runs.run("eval", run, "--data", data, *named).returncode == 0
         collapsed, mean = read(tmp_path / "out", "evaluation.json")["rows"]

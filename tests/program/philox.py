@@ -1,4 +1,6 @@
-"""The programs' normal random numbers, kernels/philox_normal.h, in NumPy: the same words, and normals that differ by rounding."""
+"""The programs' normal random numbers, kernels/philox_normal.h, in NumPy: the same words, and
+normals that differ by rounding.
+"""
 
 import numpy
 
@@ -6,7 +8,7 @@ _MASK = numpy.uint64(0xFFFFFFFF)
 
 
 def _philox(counter, key):
-    """Philox4x32-10. counter: four arrays of words (uint64), key: two words. Returns four arrays."""
+    """Philox4x32-10: four arrays. counter: four arrays of words (uint64), key: two words."""
     c0, c1, c2, c3 = (numpy.asarray(word, numpy.uint64) for word in counter)
     k0, k1 = key
     for _ in range(10):

@@ -1,4 +1,6 @@
-"""The programs as processes: how many threads they have, and what Ctrl-C and SIGTERM do to them, on a terminal and off it."""
+"""The programs as processes: how many threads they have, and what Ctrl-C and SIGTERM do to them, on
+a terminal and off it.
+"""
 
 import collections
 import os
@@ -15,8 +17,9 @@ from tests.support.terminal import Project
 
 # Without end, and with a checkpoint after every minibatch.
 ENDLESS = (
-    "--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 --validation-characters 0 --test-characters 0 "
-    "--evaluate-every 0 --checkpoint-every 1 --steps 1000000000"
+    "--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 "
+    "--validation-characters 0 --test-characters 0 --evaluate-every 0 --checkpoint-every 1 "
+    "--steps 1000000000"
 ).split()
 FOUND = "def find(data):\n    return {!r}\n"  # in place of enwik8_data.py
 COMM = "latephase_program"[:15]  # the kernel's name for the process
@@ -66,7 +69,9 @@ def wait_for(process, condition):
 
 
 def threads_of(pid):
-    """By name. TensorFlow's names for those inside ops are too long for the kernel, so they are called as the program is."""
+    """By name. TensorFlow's names for those inside ops are too long for the kernel, so they are
+    called as the program is.
+    """
     return collections.Counter(
         pathlib.Path(f"/proc/{pid}/task/{thread}/comm").read_text().strip()
         for thread in os.listdir(f"/proc/{pid}/task")
@@ -314,8 +319,8 @@ def test_runs_at_the_same_time_save_their_states(project, text, number):
         assert terminal.end() == 0, terminal.said
         terminal.assert_alone()
     assert (
-        f"Stopped; the states are saved. To resume: tools/latephase train enwik8 --resume --out {out} --parallel 2"
-        in terminal.said
+        "Stopped; the states are saved. To resume: tools/latephase train enwik8 "
+        f"--resume --out {out} --parallel 2" in terminal.said
     )
     assert (
         "failed" not in terminal.said

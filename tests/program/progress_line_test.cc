@@ -16,7 +16,7 @@ namespace {
 
 std::string Contents(std::FILE* file) {
   std::string text(static_cast<size_t>(std::ftell(file)), 0);
-  std::rewind(file);
+  EXPECT_EQ(std::fseek(file, 0, SEEK_SET), 0);
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
   return text;
 }

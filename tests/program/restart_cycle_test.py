@@ -1,4 +1,6 @@
-"""Cycles that begin anew with each epoch, in the programs. What they do to weights: tests/optimizers/late_phase_test.cc."""
+"""Cycles that begin anew with each epoch, in the programs. What they do to weights:
+tests/optimizers/late_phase_test.cc.
+"""
 
 import math
 
@@ -7,8 +9,9 @@ import pytest
 from tests.program import enwik8_equality_test as reference
 from tests.support import enwik8_text, program_runs
 
-# Of 20 minibatches in epochs of 8, T0 is 5. The base takes a step in each of the first 5; then cycles of 3 are closed by minibatches 7; 10 and
-# 13 (14 and 15 are dropped); 18. Cycles that run on are closed by 7, 10, 13, 16 and 19.
+# Of 20 minibatches in epochs of 8, T0 is 5. The base takes a step in each of the first 5; then
+# cycles of 3 are closed by minibatches 7; 10 and 13 (14 and 15 are dropped); 18. Cycles that run on
+# are closed by 7, 10, 13, 16 and 19.
 FLAGS = reference.flags(1, "float64")
 STEPS = {"true": 5 + 1 + 2 + 1, "false": 5 + 5}
 
@@ -65,8 +68,8 @@ def test_an_epoch_must_have_a_whole_cycle(tmp_path, text):
     flags = (*FLAGS, "--restart-cycle", "true", "--members", 9)
     refused = program_runs.run("train", "enwik8", "--data", text, "--out", tmp_path / "run", *flags)
     message = (
-        "`members` must be at most 8, the minibatches of an epoch, if each epoch begins a cycle of its own: else none is ever finished. "
-        "Received: members=9, restart_cycle=true"
+        "`members` must be at most 8, the minibatches of an epoch, if each epoch begins a cycle "
+        "of its own: else none is ever finished. Received: members=9, restart_cycle=true"
     )
     assert refused.returncode != 0 and message in refused.stderr
     assert not (tmp_path / "run").exists()

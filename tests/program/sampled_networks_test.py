@@ -1,4 +1,6 @@
-"""tools/latephase eval of networks that are drawn, SWAG's against NumPy and Keras, and of those that are several by themselves."""
+"""tools/latephase eval of networks that are drawn, SWAG's against NumPy and Keras, and of those
+that are several by themselves.
+"""
 
 import os
 
@@ -12,8 +14,12 @@ from tests.program import philox
 from tests.program.evaluation_test import CLOSE, WEIGHTS, Network, evaluate, figures, pixels, row_of
 from tests.support import cifar_files, program_runs
 
-# All 75 training images in one minibatch, as they are: statistics that are estimated from the minibatches of an epoch are then those of all images.
-SMALL = "--network convnet --validation-images 25 --batch 75 --pad 0 --flip false --learning-rate 0.02 --epochs 8 --dtype float64".split()
+# All 75 training images in one minibatch, as they are: statistics that are estimated from the
+# minibatches of an epoch are then those of all images.
+SMALL = (
+    "--network convnet --validation-images 25 --batch 75 --pad 0 --flip false "
+    "--learning-rate 0.02 --epochs 8 --dtype float64"
+).split()
 MODELS = {
     "swag": ("base", "--swa-start", 2, "--swag-rank", 3),
     "dropout": ("base", "--swa-start", -1, "--dropout", 0.5),
@@ -35,7 +41,9 @@ def runs(tmp_path_factory, files):
 
 
 def swag_sample(stored, seed, sample):
-    """Weights by name: the mean, the diagonal's part and the deviations', as optimizers/swag.h has them."""
+    """Weights by name: the mean, the diagonal's part and the deviations', as optimizers/swag.h has
+    them.
+    """
     weights = {}
     for place, name in enumerate(WEIGHTS):
         mean, square, deviations = (
@@ -135,7 +143,7 @@ def test_flatness_is_of_the_weights_that_are_asked_for(tmp_path, files, runs):
 
 
 def test_statistics_of_a_sample_are_kept_for_other_images(tmp_path, files, runs):
-    """The same images under another name: the same entropies, so no set can be told from the other."""
+    """The same images under another name: equal entropies, which cannot tell the sets apart."""
     records = os.path.join(files, "test_batch.bin")
     _, evaluation = evaluate(
         tmp_path / "out", files, runs["swag"], "--weights", "swag", "--samples", 2, "--ood", records
@@ -195,7 +203,8 @@ def test_a_batch_ensemble_predicts_by_all_its_members(tmp_path, files, runs):
         (
             "swag",
             "mc-dropout",
-            "no such weights: mc-dropout; this run has collapsed, current, swa (it was trained with dropout=0)",
+            "no such weights: mc-dropout; this run has collapsed, current, swa (it was trained "
+            "with dropout=0)",
         ),
     ],
 )

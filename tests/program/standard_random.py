@@ -1,4 +1,6 @@
-"""std::mt19937_64 seeded by a std::seed_seq, from the C++ standard: the numbers that the programs draw minibatches with."""
+"""std::mt19937_64 seeded by a std::seed_seq, from the C++ standard: the numbers that the programs
+draw minibatches with.
+"""
 
 _MASK32 = 2**32 - 1
 
@@ -44,7 +46,9 @@ def mt19937_64(words):
 
 
 def shuffled(count, draws):
-    """0 to count - 1 in the order in which the programs visit an epoch's images, by numbers that `draws` yields."""
+    """0 to count - 1 in the order in which the programs visit an epoch's images, by numbers that
+    `draws` yields.
+    """
     order = list(range(count))
     for left in range(count, 1, -1):
         other = next(draws) % left

@@ -25,8 +25,8 @@ _CORE_COPTS = _WARNINGS + select({
     "//conditions:default": [],
 })
 
-# The same bits for every instruction set and on the GPU: nothing is fused into a multiply-add, which
-# rounds once instead of twice. And square roots and selections that the compiler may
+# The same bits for every instruction set and on the GPU: nothing is fused into a multiply-add,
+# which rounds once instead of twice. And square roots and selections that the compiler may
 # vectorise.
 SAME_BITS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 _SAME_BITS_NVCC = ["-fmad=false"] + ["-Xcompiler=" + flag for flag in SAME_BITS]
@@ -202,7 +202,8 @@ def core_family_tests(name, deps = [], same_bits = False):
             name = "%s_%s_test" % (name, target),
             srcs = [name + "_test.cc"],
             env = {} if target == "native" else {"LATE_PHASE_CPU": target},
-            # Portable loops are instrumented throughout, and no case runs in the CUDA harness, on fibers.
+            # Portable loops are instrumented throughout, and no case runs in the CUDA harness, on
+            # fibers.
             tags = ["threads"] if target == "baseline" else [],
             deps = deps + [":processors", ":%s_cuda" % name, "//kernels:" + name, "//tests/cuda_harness"],
         )

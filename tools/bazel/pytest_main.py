@@ -1,7 +1,7 @@
 """Runs the test files named on the command line under pytest, as a Bazel test.
 
-Reports each case as JUnit XML where Bazel looks for it. Not a test collector: the files are those of
-the target's `srcs` (python_test in defs.bzl).
+Reports each case as JUnit XML where Bazel looks for it. Not a test collector: the files are those
+of the target's `srcs` (python_test in defs.bzl).
 """
 
 import os

@@ -31,10 +31,12 @@ _LIBRARIES = {
         header = "gmock/gmock.h",
         linkopts = ["-l:libgtest_main.a", "-l:libgmock.a", "-l:libgtest.a", "-lpthread"],
     ),
-    # Headers only: code paths are chosen at run time by the project itself (kernels/cpu/cpu_target.h).
+    # Headers only: code paths are chosen at run time by the project itself
+    # (kernels/cpu/cpu_target.h).
     "highway": struct(package = "libhwy-dev", header = "hwy/highway.h", linkopts = []),
     "json": struct(package = "nlohmann-json3-dev", header = "nlohmann/json.hpp", linkopts = []),
-    # Debian builds toml++ as a library; used header-only (TOML_HEADER_ONLY is its default) nothing is linked.
+    # Debian builds toml++ as a library; used header-only (TOML_HEADER_ONLY is its default) nothing
+    # is linked.
     "tomlplusplus": struct(package = "libtomlplusplus-dev", header = "toml++/toml.h", linkopts = []),
     "xsmm": struct(
         package = "libxsmm-dev",

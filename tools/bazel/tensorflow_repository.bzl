@@ -1,7 +1,7 @@
 """@tensorflow: headers and libraries of the TensorFlow wheel in the prepared environment.
 
-Targets: `headers` (as system headers), `framework` (libtensorflow_framework.so.2), `cc` (that and
-libtensorflow_cc.so.2). flags.bzl holds TF_COPTS and TF_VERSION, as the wheel itself states them.
+Targets: `headers` (as system headers), `xla_headers` (what XLA's need besides), `framework`
+(libtensorflow_framework.so.2), `cc` (that and libtensorflow_cc.so.2). flags.bzl holds TF_COPTS and TF_VERSION, as the wheel itself states them.
 """
 
 load("//tools/bazel:environment.bzl", "environment_python", "run")
@@ -40,6 +40,20 @@ cc_library(
         ],
     ),
     includes = ["include"],
+)
+
+# Of their own, so that other files have no more folders to search.
+cc_library(
+    name = "xla_headers",
+    hdrs = glob([
+        "include/external/farmhash_archive/src/*.h",
+        "include/external/highwayhash/highwayhash/*.h",
+    ]),
+    includes = [
+        "include/external/farmhash_archive/src",
+        "include/external/highwayhash",
+    ],
+    deps = [":headers"],
 )
 
 cc_library(

@@ -8,14 +8,14 @@ Headers are checked with the sources that include them. Only what nvcc alone can
 
 load("@clang_tidy//:tool.bzl", "CLANG_TIDY", "CLANG_TIDY_VERSION")
 
-# Writes what clang-tidy finds to a file, nothing if all is well: a finding is kept like any other result.
-# Its other output, such as how many findings in foreign headers it suppressed, goes to the report
-# only if it failed without a finding.
+# Writes what clang-tidy finds to a file, nothing if all is well: a finding is kept like any other
+# result. Its other output, such as how many findings in foreign headers it suppressed, goes to the
+# report only if it failed without a finding.
 _RUN = """
 report=$1 clang_tidy=$2
 shift 2
 if [[ ! $clang_tidy ]]; then
-  echo "clang-tidy is not installed: apt-get install clang-tidy" >"$report"
+  echo "clang-tidy is not installed: CONTRIBUTING.md has the command" >"$report"
 elif ! "$clang_tidy" --quiet "$@" >"$report" 2>"$report.messages" && [[ ! -s $report ]]; then
   cat "$report.messages" >"$report"
 fi

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The Python API reference, docs/api.md, generated from the docstrings.
 
-`tools/latephase python tools/develop/api_reference.py --write` writes the page; tests/docs/api_reference_test.py checks that it has been.
+`tools/latephase python tools/develop/api_reference.py --write` writes the page;
+tests/docs/api_reference_test.py checks that it has been.
 
-Docstrings have a fixed order: one line, detail, then the sections Example, Args, Call arguments, Returns or Yields, Raises.
+Docstrings have a fixed order: one line, detail, then the sections Example, Args, Call arguments,
+Returns or Yields, Raises.
 """
 
 import inspect
@@ -36,7 +38,9 @@ def public(module):
 
 
 def own_attributes(cls):
-    """(name, function or property) that a class of late_phase adds to those of Keras, if it is documented."""
+    """(name, function or property) that a class of late_phase adds to those of Keras, if it is
+    documented.
+    """
     from_outside = {
         name
         for base in cls.__mro__

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+from late_phase_cli import files, locations
+
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CONFIG, STYLE = "tools/develop/mkdocs.yml", "tools/develop/site.css"
 REQUIREMENTS = "tools/requirements-docs.txt"
@@ -101,9 +103,8 @@ def stage(folder, project=PROJECT):
             if is_external(link["target"]):
                 continue
             path, anchor = resolved(source, link["target"])
-            if os.path.isdir(
-                os.path.join(project, path)
-            ):  # a site has no folder listings: keep the words only
+            if os.path.isdir(os.path.join(project, path)):
+                # A site has no folder listings: keep the words only.
                 new = link["text"]
             else:
                 target = found.get(path) or _in_site(path)
@@ -138,27 +139,19 @@ def _run(what, command, **options):
 
 
 def python_with_mkdocs(project=PROJECT):
-    """The Python of an environment with exactly the pinned packages, which is created if necessary."""
+    """The Python of an environment with exactly the pinned packages, created if necessary."""
     with open(os.path.join(project, REQUIREMENTS), "rb") as file:
         pinned = hashlib.sha256(sys.version.encode() + file.read()).hexdigest()[:12]
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    environment = os.path.join(cache, "late_phase", f"docs-{pinned}")
+    environment = os.path.join(locations.cache_folder(), f"docs-{pinned}")
     if not os.path.isdir(environment):
         print("Installing MkDocs (some seconds) ...", file=sys.stderr, flush=True)
-        os.makedirs(os.path.dirname(environment), exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=os.path.dirname(environment)) as folder:
-            made = os.path.join(folder, "docs")
+        with files.making_folder(environment) as made:
             _run("Creating a Python environment", [sys.executable, "-m", "venv", made])
             pip = [os.path.join(made, "bin", "python"), "-m", "pip", "--disable-pip-version-check"]
             exactly = ["install", "--no-input", "--no-deps", "--only-binary=:all:"]
             requirements = os.path.join(project, REQUIREMENTS)
             _run("Installing MkDocs", [*pip, *exactly, "-r", requirements])
             _run("Checking the Python environment", [*pip, "check"])
-            try:
-                os.rename(made, environment)  # complete or not there at all
-            except OSError:
-                if not os.path.isdir(environment):  # made by another process meanwhile
-                    raise
     return os.path.join(environment, "bin", "python")
 
 

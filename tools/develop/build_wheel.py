@@ -1,7 +1,9 @@
-"""Makes the wheel of late_phase: the Python packages, the op library, the C++ program with its presets, and the licences.
+"""Makes the wheel of late_phase: the Python packages, the op library, the C++ program with its
+presets, and the licences.
 
-Checks the result: which systems it runs on (auditwheel), that it needs no libraries except TensorFlow's and those systems' own, that the op
-library exports nothing but functions named late_phase_*, and that PyPI would take the metadata (twine). Equal sources give equal bytes.
+Checks the result: which systems it runs on (auditwheel), that it needs no libraries except
+TensorFlow's and those systems' own, that the op library exports nothing but functions named
+late_phase_*, and that PyPI would take the metadata (twine). Equal sources give equal bytes.
 """
 
 import argparse
@@ -53,9 +55,8 @@ def run_tool(name, *arguments):
     """Runs a tool of this Python environment; what it prints is shown only if it fails."""
     tools = os.path.dirname(sys.executable)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["PATH"] = (
-        tools + os.pathsep + environment.get("PATH", os.defpath)
-    )  # auditwheel looks for patchelf
+    # auditwheel looks for patchelf.
+    environment["PATH"] = tools + os.pathsep + environment.get("PATH", os.defpath)
     environment.setdefault(
         "SOURCE_DATE_EPOCH", "315532800"
     )  # 1980, the earliest time that a zip file can hold
@@ -71,7 +72,9 @@ def run_tool(name, *arguments):
 
 
 def without_relative_links(page):
-    """The README for readers without a source tree: a link into the tree becomes its words and the path."""
+    """The README for readers without a source tree: a link into the tree becomes its words and the
+    path.
+    """
 
     def words(link):
         text, path = link[1], link[2]
@@ -86,7 +89,9 @@ def copy(source, target):
 
 
 def stage(library, program, folder):
-    """Lays out in `folder` what setuptools packs: this project's files, and what was built, in its place."""
+    """Lays out in `folder` what setuptools packs: this project's files, and what was built, in its
+    place.
+    """
     for name in ("pyproject.toml", "setup.py", "VERSION", "LICENSE", "LICENSE-THIRD-PARTY"):
         copy(os.path.join(PROJECT, name), os.path.join(folder, name))
     with open(os.path.join(PROJECT, "README.md")) as file:
@@ -113,7 +118,9 @@ def only_file(folder):
 
 
 def build(library, program, folder):
-    """Builds the wheel with setuptools, lets auditwheel name the systems it runs on, and returns its path."""
+    """Builds the wheel with setuptools, lets auditwheel name the systems it runs on, and returns
+    its path.
+    """
     staged, built, audited = (os.path.join(folder, name) for name in ("staged", "built", "audited"))
     os.mkdir(staged)
     stage(library, program, staged)
@@ -134,18 +141,21 @@ def build(library, program, folder):
 
 
 def require_no_other_libraries(wheel):
-    """auditwheel copies libraries that not every system of the tag has into the wheel; there must be none."""
+    """auditwheel copies libraries that not every system of the tag has into the wheel; there must
+    be none.
+    """
     copied = [
         os.path.basename(name) for name in wheel.namelist() if re.match(r"late_phase\.libs/.", name)
     ]
     if copied:
         raise CheckError(
-            f"{LIBRARY} and {PROGRAM} must need no libraries except TensorFlow's and the system's. They also need: {', '.join(copied)}"
+            f"{LIBRARY} and {PROGRAM} must need no libraries except TensorFlow's and the "
+            f"system's. They also need: {', '.join(copied)}"
         )
 
 
 def require_own_symbols_only(library):
-    """A symbol of another name could clash with TensorFlow's or a user's copy of the same library."""
+    """A symbol with another name could clash with another copy of the same library."""
     listed = subprocess.run(
         ["nm", "--dynamic", "--defined-only", "--format=posix", library],
         capture_output=True,
@@ -157,7 +167,8 @@ def require_own_symbols_only(library):
     foreign = [name for name in names if not name.startswith("late_phase_")]
     if foreign or not names:
         raise CheckError(
-            f"{LIBRARY} must export only symbols named late_phase_* (late_phase.lds). It exports: {', '.join(foreign) or 'nothing'}"
+            f"{LIBRARY} must export only symbols named late_phase_* (late_phase.lds). It exports: "
+            f"{', '.join(foreign) or 'nothing'}"
         )
 
 
@@ -202,7 +213,8 @@ def main(arguments=None):
         unfinished = tempfile.TemporaryDirectory(prefix=".unfinished-wheel-", dir=options.out)
     except OSError as error:
         parser.error(
-            f"`--out` must be a folder to write to, or a path for a new one. Received: --out={options.out} ({error.strerror})"
+            "`--out` must be a folder to write to, or a path for a new one. "
+            f"Received: --out={options.out} ({error.strerror})"
         )
     with unfinished as folder:
         try:
@@ -214,7 +226,8 @@ def main(arguments=None):
     tag = platform_tag(finished)
     print(
         f"{finished}\n{os.path.getsize(finished) / 1e6:.1f} MB, {tag}\n"
-        f"runs on {', '.join(distributions(tag))} and others with glibc {'.'.join(tag.split('_')[1:3])} or newer"
+        f"runs on {', '.join(distributions(tag))} and others with glibc "
+        f"{'.'.join(tag.split('_')[1:3])} or newer"
     )
 
 

@@ -1,7 +1,8 @@
 """What ptxas says about the CUDA kernels: registers, shared memory, spills.
 
-Prints a table of the reports that the build leaves beside every CUDA core (tools/bazel/cuda.bzl), and fails if a kernel spills registers
-to memory, where its arithmetic would wait for reads and writes.
+Prints a table of the reports that the build leaves beside every CUDA core (tools/bazel/cuda.bzl),
+and fails if a kernel spills registers to memory, where its arithmetic would wait for reads and
+writes.
 """
 
 import argparse
@@ -32,7 +33,9 @@ def demangled(symbols):
 
 
 def short_name(signature):
-    """void late_phase::(anonymous namespace)::Kernel<4, late_phase::Half>(long, ...) -> Kernel<4, Half>"""
+    """void late_phase::(anonymous namespace)::Kernel<4, late_phase::Half>(long, ...) -> Kernel<4,
+    Half>
+    """
     name = re.sub(r"\(anonymous namespace\)::|late_phase::", "", signature)
     name = re.sub(r"\([\w: ]+\)(?=-?\d)", "", name)  # (int)4, (Form)1
     name = name.removeprefix("void ").replace(" >", ">")
@@ -114,13 +117,15 @@ def require_no_spills(kernels):
     ]
     if spilling:
         raise SystemExit(
-            "cuda-report: kernels spill registers to memory; give them fewer values at a time, or lower the number of blocks "
-            "in __launch_bounds__:\n" + "\n".join(spilling)
+            "cuda-report: kernels spill registers to memory; give them fewer values at a time, or "
+            "lower the number of blocks in __launch_bounds__:\n" + "\n".join(spilling)
         )
 
 
 def summary(version, kernels, library):
-    """What is recorded: the library, every kernel on one architecture, a summary of all architectures."""
+    """What is recorded: the library, every kernel on one architecture, a summary of all
+    architectures.
+    """
     architectures = []
     for name in sorted({kernel["architecture"] for kernel in kernels}):
         of_this = [kernel for kernel in kernels if kernel["architecture"] == name]
@@ -157,7 +162,8 @@ def render(results):
         variants.setdefault((kernel["source"], kernel_of(kernel["kernel"])), []).append(kernel)
     library = results["library"]
     lines = [
-        f"_late_phase_ops.so: {library['bytes'] / 1e6:.1f} MB, of which {library['cuda_bytes'] / 1e6:.1f} MB are CUDA code",
+        f"_late_phase_ops.so: {library['bytes'] / 1e6:.1f} MB, of which "
+        f"{library['cuda_bytes'] / 1e6:.1f} MB are CUDA code",
         "",
         f"CUDA {results['toolkit']}, {LISTED}",
         f"{'kernel':44}{'variants':>10}{'registers':>12}{'shared bytes':>14}{'spilled':>9}",
@@ -168,13 +174,16 @@ def render(results):
             source = of
             lines.append(source)
         lines.append(
-            f"  {kernel:42}{len(some):10}{_between([k['registers'] for k in some]):>12}"
-            f"{_between([k['shared_bytes'] for k in some]):>14}{sum(k['spill_bytes'] for k in some):9}"
+            f"  {kernel:42}{len(some):10}"
+            f"{_between([k['registers'] for k in some]):>12}"
+            f"{_between([k['shared_bytes'] for k in some]):>14}"
+            f"{sum(k['spill_bytes'] for k in some):9}"
         )
     lines += ["", f"{'all of them':44}{'variants':>10}{'registers':>12}{'':14}{'spilled':>9}"]
     for a in results["architectures"]:
         lines.append(
-            f"  {a['architecture']:42}{a['kernels']:10}{'at most ' + str(a['most_registers']):>12}{'':14}{a['spill_bytes']:9}"
+            f"  {a['architecture']:42}{a['kernels']:10}"
+            f"{'at most ' + str(a['most_registers']):>12}{'':14}{a['spill_bytes']:9}"
         )
     return lines
 

@@ -3,8 +3,8 @@
     <!-- same as PATH -->      a fenced block that equals the file, or with PATH#PART what follows
                                the line `# [PART]` in it
     <!-- output of PATH -->    a fenced block with what a program prints, or a benchmark printed
-                               when it was recorded. A page that takes a program apart has several such
-                               blocks, which together are its output
+                               when it was recorded. A page that takes a program apart has several
+                               such blocks, which together are its output
     <!-- table of PATH -->     the Markdown that a recorded run gives, up to `<!-- end -->`
 
 `tools/latephase python -m tools.develop.docs_blocks --write [PAGE...]` fills in files and recorded

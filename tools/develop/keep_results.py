@@ -1,7 +1,8 @@
 """Copies what is worth keeping from a training run: python tools/develop/keep_results.py RUN DEST
 
-config.toml, results.json and curves.png unchanged, and metrics.jsonl reduced to every evaluation and at most a hundred lines of training.
-RUN may hold several runs, or be a sweep; checkpoints and TensorBoard events stay where they are.
+config.toml, results.json and curves.png unchanged, and metrics.jsonl reduced to every evaluation
+and at most a hundred lines of training. RUN may hold several runs, or be a sweep; checkpoints and
+TensorBoard events stay where they are.
 """
 
 import json

@@ -1,8 +1,10 @@
-"""What the recorded runs show, for `latephase advise`, which does not have them: python -m tools.develop.outcomes --write
+"""What the recorded runs show, for `latephase advise`, which does not have them: python -m
+tools.develop.outcomes --write
 
-Writes python/late_phase_cli/outcomes.json from docs/results; tests/docs/docs_test.py checks it. An entry is a network with its
-training: its noise and the fall still ahead of it on validation data (noise_law.py), and what the late phase and accumulation changed in
-the test loss, mean over the seeds; for image networks, in points of accuracy.
+Writes python/late_phase_cli/outcomes.json from docs/results; tests/docs/docs_test.py checks it. An
+entry is a network with its training: its noise and the fall still ahead of it on validation data
+(noise_law.py), and what the late phase and accumulation changed in the test loss, mean over the
+seeds; for image networks, in points of accuracy.
 """
 
 import glob

@@ -32,9 +32,11 @@ const ExperimentInfo& CifarExperiment::info() const {
   return *info;
 }
 
-SettingList CifarExperiment::OwnSettings() {
-  CifarOptions* o = &options_;
-  auto below_one = [](double x) { return x >= 0 && x < 1; };
+namespace {
+
+bool IsBelowOne(double x) { return x >= 0 && x < 1; }
+
+SettingList DataAndNetworkSettings(CifarOptions* o) {
   return {
       Choice("dataset", "the data set", {"cifar10", "cifar100"}, &o->dataset),
       Integer("train_images", "use only the first N training images; 0: all", 0, kMany,
@@ -56,7 +58,7 @@ SettingList CifarExperiment::OwnSettings() {
       Real("dropout",
            "probability of dropping an activation: in a WRN's blocks, after a ConvNet's dense "
            "layers",
-           "a number in [0, 1)", below_one, &o->dropout),
+           "a number in [0, 1)", IsBelowOne, &o->dropout),
       Boolean("hypernetwork", "a hypernetwork makes a WRN's kernels; its embeddings are late-phase",
               &o->hypernetwork),
       Boolean("late_batch_norm", "BatchNorm is late-phase", &o->parts.batch_norm),
@@ -64,6 +66,11 @@ SettingList CifarExperiment::OwnSettings() {
       Boolean("late_rank1", "hidden kernels are scaled by rank-1 factors, which are late-phase",
               &o->late_rank1),
       Boolean("late_all", "every weight is late-phase", &o->parts.all),
+  };
+}
+
+SettingList TrainingSettings(CifarOptions* o) {
+  return {
       Integer("batch", "images per minibatch", 1, 1000000, &o->batch),
       Integer("pad", "pixels of padding around an image before it is cropped at random", 0, 1000,
               &o->augmentation.pad),
@@ -82,7 +89,7 @@ SettingList CifarExperiment::OwnSettings() {
           kMany, &o->drop_epochs),
       Positive("drop_factor", "factor on the learning rate at each of drop_epochs",
                &o->drop_factor),
-      Real("momentum", "Nesterov momentum of SGD", "a number in [0, 1)", below_one, &o->momentum),
+      Real("momentum", "Nesterov momentum of SGD", "a number in [0, 1)", IsBelowOne, &o->momentum),
       NotNegative("weight_decay", "weight decay of SGD", &o->weight_decay),
       Real(
           "member_weight_decay",
@@ -96,6 +103,15 @@ SettingList CifarExperiment::OwnSettings() {
                       "statistics re-estimated, as SWA's always are",
                       {"mean", "affine", "reestimated"}, &o->batch_norm_collapse)),
   };
+}
+
+}  // namespace
+
+SettingList CifarExperiment::OwnSettings() {
+  SettingList settings = DataAndNetworkSettings(&options_);
+  const SettingList training = TrainingSettings(&options_);
+  settings.insert(settings.end(), training.begin(), training.end());
+  return settings;
 }
 
 std::unique_ptr<Experiment> CifarExperiment::Copy() const {

@@ -1,29 +1,43 @@
 #include "tools/program/command_line.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "CLI/CLI.hpp"
+#include "nlohmann/json.hpp"
 
 namespace late_phase {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 bool only_list_flags = false;
 
-// "--split test validation"; CLI11 puts the words of a choice in braces after the type's name.
-void ListFlags(const CLI::App& app) {
+// The words of a choice, which CLI11 puts in braces after the type's name.
+std::vector<std::string> Words(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find('{'), end = type.find('}');
+  if (begin == std::string::npos || end == std::string::npos) return {};
+  return CLI::detail::split(type.substr(begin + 1, end - begin - 1), ',');
+}
+
+// python/late_phase_cli/program_flags.py reads it.
+Json ListFlags(const CLI::App& app) {
+  Json flags = Json::array();
   for (const CLI::Option* option : app.get_options()) {
-    if (option->get_lnames().empty() || option->get_group().empty()) continue;
-    std::string line = "--" + option->get_lnames()[0];
-    const std::string type = option->get_type_name();
-    const size_t begin = type.find('{'), end = type.find('}');
-    if (begin != std::string::npos && end != std::string::npos) {
-      line += " " + type.substr(begin + 1, end - begin - 1);
-      std::replace(line.begin(), line.end(), ',', ' ');
+    if (option->get_group().empty()) continue;
+    const bool positional = option->get_lnames().empty();
+    Json flag = {{"name", positional ? option->get_name() : "--" + option->get_lnames()[0]},
+                 {"help", option->get_description()}};
+    if (option->get_expected_max() == 0) flag["switch"] = true;
+    if (option->get_expected_max() > 1) flag["several"] = true;
+    if (const std::vector<std::string> words = Words(*option); !words.empty()) {
+      flag["words"] = words;
     }
-    std::puts(line.c_str());
+    if (!option->get_default_str().empty()) flag["default"] = option->get_default_str();
+    flags.push_back(flag);
   }
+  return {{"description", app.get_description()}, {"flags", flags}};
 }
 
 }  // namespace
@@ -40,7 +54,7 @@ void ParseCommandLine(const std::vector<std::string>& arguments, CLI::App* app) 
     if (option->get_expected_max() == 1) option->take_last();
   }
   if (only_list_flags) {
-    ListFlags(*app);
+    std::puts(ListFlags(*app).dump(1).c_str());
     std::exit(0);
   }
   try {

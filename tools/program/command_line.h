@@ -19,8 +19,7 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Makes ParseCommandLine print the flags and exit: one per line, each followed by the words it
-// accepts if it accepts only certain words.
+// Makes ParseCommandLine print the command's description and flags as JSON, and exit.
 void OnlyListFlags();
 
 // Reads the command line into `app`, whose name is the command as typed; the first argument is its

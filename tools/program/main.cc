@@ -14,7 +14,7 @@
 
 int main(int argc, char** argv) {
   using late_phase::CommandName;
-  // `flags COMMAND...` lists the flags of a command, for completion.
+  // `flags COMMAND...` describes the flags of a command (python/late_phase_cli/flags.json).
   if (argc > 1 && std::string(argv[1]) == "flags") {
     late_phase::OnlyListFlags();
     --argc, ++argv;

@@ -28,9 +28,9 @@ SessionFlags::SessionFlags() : threads(std::max(1u, std::thread::hardware_concur
 void AddSessionFlags(SessionFlags* flags, CLI::App* app) {
   app->add_option("--device", flags->device, "CPU:0, GPU:0, …; default: a GPU if there is one");
   app->add_option("--threads", flags->threads,
-                  "CPU threads within ops; their number affects results through rounding only")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+                  "CPU threads within ops; their number affects results through rounding only; "
+                  "default: all cores")
+      ->check(CLI::Range(1, 1024));
 }
 
 void ChooseDevice(SessionFlags* flags) {

@@ -124,13 +124,13 @@ absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& stat
   if (!error) fs::create_directories(aside, error);
   if (error) return Failed(absl::StrCat("cannot create the folder ", aside.string()), error);
   TF_RETURN_IF_ERROR(WriteBundle((aside / kBundle).string(), state));
-  if ((error = SyncAll(aside.string()))) {
-    return Failed(absl::StrCat("cannot write ", aside.string()), error);
-  }
+  error = SyncAll(aside.string());
+  if (error) return Failed(absl::StrCat("cannot write ", aside.string()), error);
   const std::vector<std::string> older = Checkpoints(dir);
   fs::rename(aside, final, error);
   if (error) return Failed(absl::StrCat("cannot rename to ", final.string()), error);
-  if ((error = SyncFolder(dir))) return Failed(absl::StrCat("cannot write ", dir), error);
+  error = SyncFolder(dir);
+  if (error) return Failed(absl::StrCat("cannot write ", dir), error);
   for (const std::string& path : older) fs::remove_all(path, error);
   return absl::OkStatus();
 }

@@ -168,7 +168,7 @@ std::vector<Output> LatePhase::Gradients(Output loss) {
 
 std::vector<Operation> LatePhase::UpdateWeights(const UpdateRule& base, const UpdateRule& members,
                                                 const std::vector<Output>& gradients,
-                                                Operation computed) {
+                                                const Operation& computed) {
   const tensorflow::Scope after = scope().WithControlDependencies({computed});
   // Without members, the settings for the base's steps apply to all weights.
   const bool one_for_all = options().members == 1 && options().cycle > 1;

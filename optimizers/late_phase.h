@@ -116,7 +116,7 @@ class LatePhase {
   std::vector<tensorflow::Operation> UpdateWeights(const UpdateRule& base,
                                                    const UpdateRule& members,
                                                    const std::vector<tensorflow::Output>& gradients,
-                                                   tensorflow::Operation computed);
+                                                   const tensorflow::Operation& computed);
   // The operations that clear the sums of gradients.
   std::vector<tensorflow::Operation> DropSums() const;
   // The operations that make the members.

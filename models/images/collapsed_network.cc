@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "models/images/trial_end.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/statusor.h"
 
@@ -25,11 +26,8 @@ absl::Status CollapsedNetwork::Assign() {
 
 absl::StatusOr<Probabilities> CollapsedNetwork::Predict(const ImageView& images) {
   const absl::Status assigned = Assign();
-  absl::StatusOr<Probabilities> probabilities =
-      assigned.ok() ? task_->PredictTrial(run_, images) : assigned;
-  const absl::Status restored = task_->trial_weights()->Restore(run_);
-  if (probabilities.ok() && !restored.ok()) return restored;
-  return probabilities;
+  return EndTrial<Probabilities>(task_->trial_weights(), run_,
+                                 assigned.ok() ? task_->PredictTrial(run_, images) : assigned);
 }
 
 }  // namespace late_phase

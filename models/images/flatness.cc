@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/normals.h"
 #include "models/images/classification.h"
+#include "models/images/trial_end.h"
 #include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/core/platform/errors.h"
@@ -79,10 +80,7 @@ absl::StatusOr<Flatness> Measure(Cifar* task, Run* run, const ImageView& images,
 
 absl::StatusOr<Flatness> MeasureFlatness(Cifar* task, Run* run, const ImageView& images,
                                          const FlatnessOptions& options) {
-  absl::StatusOr<Flatness> flatness = Measure(task, run, images, options);
-  const absl::Status restored = task->trial_weights()->Restore(run);
-  if (flatness.ok() && !restored.ok()) return restored;
-  return flatness;
+  return EndTrial(task->trial_weights(), run, Measure(task, run, images, options));
 }
 
 }  // namespace late_phase

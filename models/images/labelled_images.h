@@ -21,8 +21,8 @@ struct ImageView {
   const int32_t* labels = nullptr;  // [count]
 
   ImageView() = default;
-  // Not explicit: all of the images are a view, too.
-  ImageView(const LabelledImages& all)
+  // All of the images are a view, too.
+  ImageView(const LabelledImages& all)  // NOLINT(google-explicit-constructor)
       : count(all.count), side(all.side), pixels(all.pixels.data()), labels(all.labels.data()) {}
 
   // Images [begin, begin + size) of these. REQUIRES: begin + size <= count.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "models/images/trial_end.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/statusor.h"
 
@@ -23,11 +24,8 @@ absl::Status SwagNetwork::Assign(int64_t sample) {
 
 absl::StatusOr<Probabilities> SwagNetwork::Predict(const ImageView& images, int64_t sample) {
   const absl::Status assigned = Assign(sample);
-  absl::StatusOr<Probabilities> probabilities =
-      assigned.ok() ? task_->PredictTrial(run_, images) : assigned;
-  const absl::Status restored = task_->trial_weights()->Restore(run_);
-  if (probabilities.ok() && !restored.ok()) return restored;
-  return probabilities;
+  return EndTrial<Probabilities>(task_->trial_weights(), run_,
+                                 assigned.ok() ? task_->PredictTrial(run_, images) : assigned);
 }
 
 }  // namespace late_phase

@@ -115,8 +115,7 @@ std::string ByteText::Open(const std::string& path, const TextLimits& limits) {
 
 std::string TrainingStreams::Cut(const TextSplit& text, const Vocabulary& vocabulary, int64_t batch,
                                  int64_t time) {
-  const std::string complaint = CheckBatch(batch, time);
-  if (!complaint.empty()) return complaint;
+  if (std::string complaint = CheckBatch(batch, time); !complaint.empty()) return complaint;
   const int64_t length = text.characters / batch;
   if ((length - 1) / time < 1) {
     return std::string("the ") + text.name +
@@ -147,8 +146,7 @@ void TrainingStreams::Fill(int64_t chunk, int32_t* tokens, int32_t* labels) cons
 
 std::string EvaluationStreams::Cut(const TextSplit& text, const Vocabulary& vocabulary,
                                    int64_t batch, int64_t time) {
-  const std::string complaint = CheckBatch(batch, time);
-  if (!complaint.empty()) return complaint;
+  if (std::string complaint = CheckBatch(batch, time); !complaint.empty()) return complaint;
   if (text.characters < 2) {
     return std::string("the ") + text.name +
            " text must have at least 2 characters, one to predict the other from. Received: " +

@@ -11,60 +11,40 @@ import late_phase
 def _require_training(op):
     if not op.get_attr("is_training"):
         raise ValueError(
-            f"{op.type}: `is_training` must be True for a gradient, because nothing is saved otherwise. "
-            "Received: is_training=False"
+            f"{op.type}: `is_training` must be True for a gradient, because nothing is saved "
+            "otherwise. Received: is_training=False"
         )
+
+
+def _lstm_grad(grad_op, op, inputs, dh, dfinal_h, dfinal_c):
+    """What the gradient op returns. `inputs`: those of `op` that it takes, by name."""
+    _require_training(op)
+    h, _, _, gates, cells = op.outputs
+    saved = {"h": h, "gates": gates, "cells": cells}
+    return grad_op(**inputs, **saved, dh=dh, dfinal_h=dfinal_h, dfinal_c=dfinal_c)
+
+
+_STATES = ("initial_h", "initial_c")
+_FACTORS = ("u", "v", "member")
 
 
 @tf.RegisterGradient("LatePhase>Rank1Lstm")
 def _rank1_lstm_grad(op, dh, dfinal_h, dfinal_c, dgates, dcells):
     del dgates, dcells  # for this function only; nothing else may use them
-    _require_training(op)
-    x, initial_h, initial_c, kernel, recurrent_kernel, bias, u, v, member = op.inputs
-    del bias
-    h, _, _, gates, cells = op.outputs
-    grad = late_phase.raw_ops.late_phase_rank1_lstm_grad(
-        x=x,
-        initial_h=initial_h,
-        initial_c=initial_c,
-        kernel=kernel,
-        recurrent_kernel=recurrent_kernel,
-        u=u,
-        v=v,
-        member=member,
-        h=h,
-        gates=gates,
-        cells=cells,
-        dh=dh,
-        dfinal_h=dfinal_h,
-        dfinal_c=dfinal_c,
-    )
-    return [*grad, None]
+    names = ("x", *_STATES, "kernel", "recurrent_kernel", "bias", *_FACTORS)
+    inputs = dict(zip(names, op.inputs))
+    del inputs["bias"]
+    grad_op = late_phase.raw_ops.late_phase_rank1_lstm_grad
+    return [*_lstm_grad(grad_op, op, inputs, dh, dfinal_h, dfinal_c), None]
 
 
 @tf.RegisterGradient("LatePhase>Rank1LstmTokens")
 def _rank1_lstm_tokens_grad(op, dh, dfinal_h, dfinal_c, dgates, dcells):
     del dgates, dcells
-    _require_training(op)
-    tokens, table, initial_h, initial_c, recurrent_kernel, u, v, member = op.inputs
-    h, _, _, gates, cells = op.outputs
-    grad = late_phase.raw_ops.late_phase_rank1_lstm_tokens_grad(
-        tokens=tokens,
-        table=table,
-        initial_h=initial_h,
-        initial_c=initial_c,
-        recurrent_kernel=recurrent_kernel,
-        u=u,
-        v=v,
-        member=member,
-        h=h,
-        gates=gates,
-        cells=cells,
-        dh=dh,
-        dfinal_h=dfinal_h,
-        dfinal_c=dfinal_c,
-    )
-    return [None, *grad, None]
+    names = ("tokens", "table", *_STATES, "recurrent_kernel", *_FACTORS)
+    inputs = dict(zip(names, op.inputs))
+    grad_op = late_phase.raw_ops.late_phase_rank1_lstm_tokens_grad
+    return [None, *_lstm_grad(grad_op, op, inputs, dh, dfinal_h, dfinal_c), None]
 
 
 @tf.RegisterGradient("LatePhase>SoftmaxCrossEntropy")

@@ -28,11 +28,13 @@ def library_path():
         return path
     if named:
         raise ImportError(
-            f"`LATE_PHASE_OPS` must name the op library {_FILE}. Received: LATE_PHASE_OPS={named}, no such file"
+            f"`LATE_PHASE_OPS` must name the op library {_FILE}. "
+            f"Received: LATE_PHASE_OPS={named}, no such file"
         )
     raise ImportError(
-        f"late_phase: the op library is missing: {path}. In a source tree start Python with `tools/latephase python`, which "
-        "builds it; or build it with `bazel build //:_late_phase_ops.so` and name it in the environment variable LATE_PHASE_OPS."
+        f"late_phase: the op library is missing: {path}. In a source tree start Python with "
+        "`tools/latephase python`, which builds it; or build it with `bazel build "
+        "//:_late_phase_ops.so` and name it in the environment variable LATE_PHASE_OPS."
     )
 
 
@@ -56,10 +58,11 @@ def build_info(path=None):
 def _wrong_tensorflow():
     info = build_info()
     return ImportError(
-        f"late_phase {info['version']} was built for TensorFlow {info['tensorflow']}, but this is TensorFlow {tf.__version__}. "
-        "TensorFlow's C++ interface changes with every release. Either install the one it was built for "
-        f"(pip install tensorflow=={info['tensorflow']}), or rebuild late_phase for {tf.__version__} (set the version in "
-        "tools/requirements.txt and run tools/setup)."
+        f"late_phase {info['version']} was built for TensorFlow {info['tensorflow']}, but this is "
+        f"TensorFlow {tf.__version__}. TensorFlow's C++ interface changes with every release. "
+        f"Either install the one it was built for (pip install tensorflow=={info['tensorflow']}), "
+        f"or rebuild late_phase for {tf.__version__} (set the version in tools/requirements.txt "
+        "and run tools/setup)."
     )
 
 
@@ -97,14 +100,14 @@ def _follow_onednn_limit(path, tensorflow_came_first):
     function.restype = ctypes.c_char_p
     if function() is None:
         return
-    limit = os.environ["ONEDNN_MAX_CPU_ISA"] = (
-        function().decode()
-    )  # it is already set in C; this is for programs that Python starts
+    # It is already set in C; this is for programs that Python starts.
+    limit = os.environ["ONEDNN_MAX_CPU_ISA"] = function().decode()
     if tensorflow_came_first:
         warnings.warn(
-            f"late_phase: this machine announces AMX but does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA={limit}. TensorFlow was imported "
-            "before: if it has computed already, products of bfloat16 still end in an illegal instruction. Import late_phase first, or "
-            "set the variable before Python starts.",
+            "late_phase: this machine announces AMX but does not grant it, so oneDNN now has "
+            f"ONEDNN_MAX_CPU_ISA={limit}. TensorFlow was imported before: if it has computed "
+            "already, products of bfloat16 still end in an illegal instruction. Import "
+            "late_phase first, or set the variable before Python starts.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -24,7 +24,6 @@ namespace late_phase {
 namespace {
 
 using cuda_harness::DeviceArray;
-using cuda_harness::Order;
 using cuda_harness::Schedule;
 using cuda_harness::ScopedSchedule;
 using ::testing::AnyOf;

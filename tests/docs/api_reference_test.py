@@ -1,4 +1,5 @@
-"""The API reference is what the docstrings say; docstrings are whole, fit their signatures, and their examples run.
+"""The API reference is what the docstrings say; docstrings are whole, fit their signatures, and
+their examples run.
 
 Those of late_phase.checkpoint need a trained run: tests/python/checkpoint_test.py runs them.
 """

@@ -1,4 +1,6 @@
-"""The documentation's programs are the files they claim to be and print what they claim to print; its tables are the recorded runs'."""
+"""The documentation's programs are the files they claim to be and print what they claim to print;
+its tables are the recorded runs'.
+"""
 
 import glob
 import json
@@ -57,7 +59,8 @@ MARKED = [(page, *block) for page in PAGES for block in docs_blocks.blocks(read(
 )
 def test_program_on_page_is_the_file(page, path, content):
     assert content == docs_blocks.read(path), (
-        f"{page} and {path} differ; run tools/latephase python -m tools.develop.docs_blocks --write {page}"
+        f"{page} and {path} differ; run tools/latephase python -m tools.develop.docs_blocks "
+        f"--write {page}"
     )
 
 
@@ -70,7 +73,9 @@ def assert_same_text(actual, documented, tolerance):
 
 
 def outputs():
-    """(program, its output as a page has it) of all pages; a page that takes a program apart has it in several blocks."""
+    """(program, its output as a page has it) of all pages; a page that takes a program apart has it
+    in several blocks.
+    """
     joined = {}
     for page, kind, path, content in MARKED:
         if kind == "output of" and path in COMMANDS:
@@ -94,7 +99,9 @@ DIGITS = "docs/examples/keras_digits.py"
 
 
 def test_digits_table_is_like_the_page():
-    """With fewer seeds than the page's, for time: the same words, and figures that differ as much as choices of images do."""
+    """With fewer seeds than the page's, for time: the same words, and figures that differ as much
+    as choices of images do.
+    """
     (documented,) = [
         content for _, kind, path, content in MARKED if (kind, path) == ("output of", DIGITS)
     ]
@@ -159,7 +166,8 @@ def test_record_on_page_is_the_recorded_run(kind, path):
 def test_written_blocks_are_read_again():
     """Writing a page puts each block in its place, and leaves alone what it does not know."""
     page = (
-        "before\n<!-- same as a.py -->\n```python\nold\n```\nbetween\n<!-- table of b -->\n\n| old |\n\n<!-- end -->\n"
+        "before\n<!-- same as a.py -->\n```python\nold\n```\nbetween\n<!-- table of b -->\n\n| "
+        "old |\n\n<!-- end -->\n"
         "<!-- output of c -->\n```\nkept\n```\nafter\n"
     )
     assert docs_blocks.blocks(page) == [

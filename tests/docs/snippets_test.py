@@ -1,6 +1,8 @@
-"""The pages' fragments of Python run, their signatures are the real ones, and the commands they name exist.
+"""The pages' fragments of Python run, their signatures are the real ones, and the commands they
+name exist.
 
-A fragment is a ```python block that is not a file's (those are tests/docs/docs_test.py's). PRELUDES has what a reader would have made before it.
+A fragment is a ```python block that is not a file's (those are tests/docs/docs_test.py's). PRELUDES
+has what a reader would have made before it.
 """
 
 import ast
@@ -33,7 +35,9 @@ def fragments(page):
 
 
 def signature_of(code):
-    """The call that is all of `code`, if it shows a signature: late_phase.NAME(argument, option=default)."""
+    """The call that is all of `code`, if it shows a signature: late_phase.NAME(argument,
+    option=default).
+    """
     statements = ast.parse(code).body
     call = (
         getattr(statements[0], "value", None)
@@ -54,8 +58,15 @@ CODE = [(page, code) for page, code in ALL if not signature_of(code)]
 
 
 def small_model(activation=None):
-    return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(), keras.layers.Flatten(),
-                             keras.layers.Dense(4, activation=activation)])  # fmt: skip
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(4, 3),
+            keras.layers.BatchNormalization(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(4, activation=activation),
+        ]
+    )
 
 
 X, Y = np.random.default_rng(0).normal(size=(40, 8, 8, 1)).astype("float32"), np.arange(40) % 4
@@ -109,12 +120,15 @@ def several_devices(monkeypatch):
 
 
 def imagenet(monkeypatch):
-    """A small network in the place of ResNet-50, which takes a download and minutes; tests/python/keras/layers_test.py converts that one."""
+    """A small network in the place of ResNet-50, which takes a download and minutes;
+    tests/python/keras/layers_test.py converts that one.
+    """
     monkeypatch.setattr(keras.applications, "ResNet50", lambda weights: small_model("softmax"))
     return {"training": tf.data.Dataset.from_tensor_slices((X, Y)).batch(20)}
 
 
-# Page and the number of its fragment -> what makes the names that it uses, and what must hold of them afterwards.
+# Page and the number of its fragment -> what makes the names that it uses, and what must hold of
+# them afterwards.
 PRELUDES = {
     ("docs/using.md", 0): (lstm_weights, lambda names: names["h"].shape == (5, 2, 4)),
     ("docs/keras.md", 0): (
@@ -195,7 +209,7 @@ def test_signatures_were_found():
 
 
 def commands():
-    """What the driver can be asked for: COMMAND -> the words that may follow it, if they are fixed."""
+    """What the driver can do: COMMAND -> the words that may follow it, if they are fixed."""
     found = {command: set() for command in main.make_parser().commands}
     return found | {"train": {*main.TRAINED}, "sweep": {*main.TRAINED}, "bench": {*main.BENCHMARKS}}
 

@@ -1,4 +1,6 @@
-"""What docs/when.md says in words is what the tables beside it say, and those of the pages that it links to."""
+"""What docs/when.md says in words is what the tables beside it say, and those of the pages that it
+links to.
+"""
 
 import json
 import re

@@ -25,6 +25,7 @@ using test_util::IsOk;
 using test_util::StatusIs;
 using ::testing::_;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
@@ -527,10 +528,10 @@ TEST(LatePhaseErrors, OptionsAreChecked) {
 }
 
 TEST(LatePhaseErrors, SchedulesAreChecked) {
-  EXPECT_FALSE(
-      Problem({Options(1, 0), UpdateRule::Sgd(Schedule::PiecewiseLinear({{5, 1}, {2, 0}}))})
-          .status.ok());
-  EXPECT_FALSE(Problem({Options(1, 0), UpdateRule::Sgd(std::nan(""))}).status.ok());
+  EXPECT_THAT(
+      Problem({Options(1, 0), UpdateRule::Sgd(Schedule::PiecewiseLinear({{5, 1}, {2, 0}}))}).status,
+      Not(IsOk()));
+  EXPECT_THAT(Problem({Options(1, 0), UpdateRule::Sgd(std::nan(""))}).status, Not(IsOk()));
 }
 
 TEST(LatePhaseErrors, ALossWithoutAWeightIsRefused) {

@@ -160,7 +160,9 @@ def test_relu_equals_stock_ops(dtype, is_training):
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("shape", [(6, 5, 7, 33), (2, 1, 1, 3), (128, 4, 4, 160)])
 def test_equals_fused_batch_norm(is_training, shape):
-    """TensorFlow's own op, which gives the running statistics their old share by `exponential_avg_factor` = momentum."""
+    """TensorFlow's own op, which gives the running statistics their old share by
+    `exponential_avg_factor` = momentum.
+    """
     inputs = tensors(problem(shape), tf.float32)
     actual = batch_norm(**inputs, is_training=is_training)
     fused = tf.raw_ops.FusedBatchNormV3(
@@ -273,7 +275,7 @@ def test_nan_stays_in_its_channel():
 
 
 def test_results_in_place_of_temporaries():
-    """A temporary x, and a temporary gradient, may be overwritten; what others still read may not."""
+    """A temporary x or gradient may be overwritten; what others still read may not."""
 
     @tf.function
     def chain(x, scale, offset, mean, variance):
@@ -370,13 +372,15 @@ def test_shapes_are_known_while_tracing(data_format, shape, known):
     [
         (
             {"member": 12},
-            r"LatePhase>BatchNorm: `member` must be in \[0, 4\), the rows of `scale`. Received: member=12",
+            r"LatePhase>BatchNorm: `member` must be in \[0, 4\), the rows of `scale`. "
+            r"Received: member=12",
         ),
         ({"member": -1}, r"`member` must be in \[0, 4\), the rows of `scale`. Received: member=-1"),
         ({"member": [1]}, r"`member` must be a scalar. Received: shape=\[1\]"),
         (
             {"x": np.zeros((7, 10, 19))},
-            r"`x` must be \[batch, channels\] or \[batch, height, width, channels\]. Received: shape=\[7,10,19\]",
+            r"`x` must be \[batch, channels\] or \[batch, height, width, channels\]. "
+            r"Received: shape=\[7,10,19\]",
         ),
         (
             {"x": np.zeros((70, 18))},
@@ -438,7 +442,8 @@ def test_wrong_type_of_statistics_is_named(mode, x, rest, wanted):
     call = tf.function(batch_norm) if mode == "function" else batch_norm
     with pytest.raises(
         (ValueError, tf.errors.InvalidArgumentError),
-        match=f"`scale` and all other arrays without rows must be of type {wanted}, because `x` is of type",
+        match=f"`scale` and all other arrays without rows must be of type {wanted}, because `x` is "
+        "of type",
     ):
         call(**inputs)
 

@@ -1,4 +1,6 @@
-"""late_phase.checkpoint on runs of tools/latephase train enwik8: the LSTM gives the same figures in Keras and in the program."""
+"""late_phase.checkpoint on runs of tools/latephase train enwik8: the LSTM gives the same figures in
+Keras and in the program.
+"""
 
 import pathlib
 import shutil
@@ -13,11 +15,12 @@ import late_phase.keras
 from tests.support import enwik8_text, program_runs
 
 BATCH, SEQUENCE, MEMBERS = 8, 20, 3
-# Ten minibatches an epoch; T0 at 12, the first SWA sample at 25, the end at 32, in the middle of a cycle.
+# Ten minibatches an epoch; T0 at 12, the first SWA sample at 25, the end at 32, in the middle of a
+# cycle.
 FLAGS = (
-    f"--units 24 --embedding 8 --batch {BATCH} --sequence {SEQUENCE} --train-characters 1608 --validation-characters 0 "
-    f"--test-characters 0 --members {MEMBERS} --t0 1.2 --sigma 0.5 --swa-start 2 --swa-every 0.5 --steps 32 "
-    "--learning-rate 0.02"
+    f"--units 24 --embedding 8 --batch {BATCH} --sequence {SEQUENCE} --train-characters 1608 "
+    f"--validation-characters 0 --test-characters 0 --members {MEMBERS} --t0 1.2 --sigma 0.5 "
+    "--swa-start 2 --swa-every 0.5 --steps 32 --learning-rate 0.02"
 ).split()
 
 
@@ -172,7 +175,8 @@ def test_averages_that_there_are_not_yet_are_refused(tmp_path, text):
     program_runs.train("enwik8", text, run, *FLAGS, "--model", "rank1", "--steps", 3)
     with pytest.raises(
         ValueError,
-        match="`weights` must be \"collapsed\": SWA has no sample at step 3. Received: weights='swa'",
+        match='`weights` must be "collapsed": SWA has no sample at step 3. '
+        "Received: weights='swa'",
     ):
         late_phase.checkpoint.keras_model(run, weights="swa")
 
@@ -183,7 +187,8 @@ def test_a_run_of_another_size_is_refused(trained, tmp_path):
     rank1 = late_phase.checkpoint.keras_model(trained[0] / "rank1")
     with pytest.raises(
         ValueError,
-        match=r"`model` must be the network of the run. Received: u of shape \(1, 24\) instead of \(3, 24\)",
+        match=r"`model` must be the network of the run. Received: u of shape \(1, 24\) instead of "
+        r"\(3, 24\)",
     ):
         late_phase.checkpoint.save(rank1, run)
     base = late_phase.checkpoint.keras_model(trained[0] / "base")
@@ -193,7 +198,8 @@ def test_a_run_of_another_size_is_refused(trained, tmp_path):
     config.write_text(config.read_text().replace("units = 24", "units = 25"))
     with pytest.raises(
         ValueError,
-        match=r"must be of the network in config.toml. Received: bias of shape \(96,\) instead of \(100,\)",
+        match=r"must be of the network in config.toml. Received: bias of shape \(96,\) instead of "
+        r"\(100,\)",
     ):
         late_phase.checkpoint.save(
             late_phase.checkpoint.keras_model(trained[0] / "late-phase"), run

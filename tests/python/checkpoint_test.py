@@ -1,4 +1,5 @@
-"""late_phase.checkpoint: what the C++ program trained gives the same figures in Keras, and what Keras trained the same in the program.
+"""late_phase.checkpoint: what the C++ program trained gives the same figures in Keras, and what
+Keras trained the same in the program.
 
 Images, and all that concerns files; tests/python/checkpoint_enwik8_test.py has the LSTM.
 """
@@ -22,21 +23,30 @@ from tests.support import cifar_files, program_runs
 # 75 training images: eight minibatches an epoch. T0 at 10, the end at 24, in the middle of a cycle.
 IMAGES, START, STEPS, MEMBERS = 75, 10, 24, 3
 CIFAR = (
-    f"--validation-images 25 --batch 10 --learning-rate 0.02 --members {MEMBERS} --t0 1.25 --sigma 0.2 --swa-start 2 --swa-every 0.5 "
-    "--epochs 3"
+    f"--validation-images 25 --batch 10 --learning-rate 0.02 --members {MEMBERS} --t0 1.25 "
+    "--sigma 0.2 --swa-start 2 --swa-every 0.5 --epochs 3"
 ).split()
 # In double precision figures agree to many digits, so that nothing can hide behind rounding.
 RUNS = {
-    "convnet": "--network convnet --model late-phase --dtype float64 --late-batch-norm true --late-head true",
-    "convnet-float32": "--network convnet --model late-phase --dtype float32 --late-batch-norm true --late-head false",
+    "convnet": "--network convnet --model late-phase --dtype float64 --late-batch-norm true "
+        "--late-head true",
+    "convnet-float32": "--network convnet --model late-phase --dtype float32 "
+    "--late-batch-norm true "
+        "--late-head false",
     "convnet-base": "--network convnet --model base --dtype float64",
-    "convnet-head": "--network convnet --model late-phase --dtype float64 --late-batch-norm false --late-head true --dataset cifar100",
-    "wrn": "--network wrn --depth 16 --width 2 --model late-phase --dtype float64 --late-batch-norm true --late-head true --t0 0.25 "
-           "--swa-start -1 --steps 4",
+    "convnet-head": "--network convnet --model late-phase --dtype float64 --late-batch-norm false "
+        "--late-head true --dataset cifar100",
+    "wrn": "--network wrn --depth 16 --width 2 --model late-phase --dtype float64 "
+        "--late-batch-norm true --late-head true --t0 0.25 --swa-start -1 --steps 4",
     "wrn-base": "--network wrn --depth 10 --width 1 --model base --dtype float64 --steps 4",
-    "convnet-rank1": "--network convnet --model late-phase --dtype float64 --late-rank1 true --late-head true --dropout 0.3",
-    "wrn-rank1": "--network wrn --depth 10 --width 1 --model late-phase --dtype float64 --late-rank1 true --t0 0.25 --swa-start -1 --steps 6",
-    "before-t0": f"--network convnet --model late-phase --dtype float64 --late-batch-norm true --late-head true --steps {START}",
+    "convnet-rank1": "--network convnet --model late-phase --dtype float64 "
+    "--late-rank1 true --late-head true "
+        "--dropout 0.3",
+    "wrn-rank1": "--network wrn --depth 10 --width 1 --model late-phase "
+    "--dtype float64 --late-rank1 true "
+        "--t0 0.25 --swa-start -1 --steps 6",
+    "before-t0": "--network convnet --model late-phase --dtype float64 --late-batch-norm true "
+        f"--late-head true --steps {START}",
 }  # fmt: skip
 
 
@@ -319,8 +329,12 @@ def test_docstring_examples_run(run, tmp_path, monkeypatch):
 def test_the_documented_example_does_what_it_says(run, files, tmp_path):
     data = images_of(files["cifar10"])
     before = figures(late_phase.checkpoint.keras_model(run), data)
-    subprocess.run([sys.executable, "docs/examples/keras_checkpoint.py", run, tmp_path / "plain.keras"], check=True, capture_output=True,
-                   env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    subprocess.run(
+        [sys.executable, "docs/examples/keras_checkpoint.py", run, tmp_path / "plain.keras"],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert same(figures(keras.models.load_model(tmp_path / "plain.keras"), data), before, 1e-7)
     after = figures(late_phase.checkpoint.keras_model(run), data)
     assert after["accuracy"] == before["accuracy"] and after["nll"] != pytest.approx(
@@ -330,9 +344,17 @@ def test_the_documented_example_does_what_it_says(run, files, tmp_path):
 
 
 def test_the_package_alone_does_not_bring_keras_models():
-    program = "import sys, late_phase; print([m for m in sys.modules if m.startswith(('late_phase.keras', 'late_phase.checkpoint'))])"
-    process = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
-                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    program = (
+        "import sys, late_phase; print([m for m in sys.modules if "
+        "m.startswith(('late_phase.keras', 'late_phase.checkpoint'))])"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert process.stdout == "[]\n"
 
 
@@ -449,7 +471,8 @@ def test_a_process_killed_while_saving_leaves_one_whole_checkpoint(
         renamed = killed_at >= acts.index("rename") + 1
         bias = late_phase.checkpoint.read(state)["conv0/bias"]
         assert np.array_equal(bias, np.arange(6.0) if renamed else old["conv0/bias"])
-    # The program reads, and resumes from, the state between the two renames; the next save cleans up.
+    # The program reads, and resumes from, the state between the two renames; the next save cleans
+    # up.
     between = states[acts.index("rename") + 1]
     assert sorted(os.listdir(between / "checkpoint")) == [f"step-{STEPS:012}", f"step-{STEPS:012}+"]
     os.unlink(between / "checkpoint" / f"step-{STEPS:012}" / "state.index")  # half removed
@@ -471,20 +494,68 @@ def _flip_a_byte(path):
 @pytest.mark.parametrize(
     "damage, error, message",
     [
-        (lambda run, step: shutil.rmtree(run), FileNotFoundError, "`run` must be the folder of a run, with config.toml and checkpoint/"),
-        (lambda run, step: (run / "config.toml").unlink(), FileNotFoundError, "`run` must be the folder of a run, with config.toml"),
-        (lambda run, step: (run / "config.toml").write_text("model ="), ValueError, "config.toml must be as the program wrote it"),
-        (lambda run, step: (run / "config.toml").write_text('seeds = 1\nmodel = "base"'), ValueError, "config.toml must have `program`"),
-        (lambda run, step: shutil.rmtree(run / "checkpoint"), FileNotFoundError, "There must be a checkpoint"),
-        (lambda run, step: step.rename(step.parent / ".incomplete"), FileNotFoundError, "There must be a checkpoint"),
-        (lambda run, step: os.truncate(step / "state.data-00000-of-00001", 100000), ValueError, "The checkpoint must be complete"),
-        (lambda run, step: os.truncate(step / "state.index", 100), ValueError, "The checkpoint must be complete"),
-        (lambda run, step: _flip_a_byte(step / "state.data-00000-of-00001"), ValueError, "The checkpoint must be complete"),
-        (lambda run, step: (step / "state.index").unlink(), ValueError, "The checkpoint must be complete"),
-        (lambda run, step: (step / "state.data-00000-of-00001").unlink(), ValueError, "The checkpoint must be complete"),
-        (lambda run, step: tf.train.Checkpoint(v=tf.Variable(1)).write(str(step / "state")), ValueError, "must be one that tools/latephase train wrote"),
+        (
+            lambda run, step: shutil.rmtree(run),
+            FileNotFoundError,
+            "`run` must be the folder of a run, with config.toml and checkpoint/",
+        ),
+        (
+            lambda run, step: (run / "config.toml").unlink(),
+            FileNotFoundError,
+            "`run` must be the folder of a run, with config.toml",
+        ),
+        (
+            lambda run, step: (run / "config.toml").write_text("model ="),
+            ValueError,
+            "config.toml must be as the program wrote it",
+        ),
+        (
+            lambda run, step: (run / "config.toml").write_text('seeds = 1\nmodel = "base"'),
+            ValueError,
+            "config.toml must have `program`",
+        ),
+        (
+            lambda run, step: shutil.rmtree(run / "checkpoint"),
+            FileNotFoundError,
+            "There must be a checkpoint",
+        ),
+        (
+            lambda run, step: step.rename(step.parent / ".incomplete"),
+            FileNotFoundError,
+            "There must be a checkpoint",
+        ),
+        (
+            lambda run, step: os.truncate(step / "state.data-00000-of-00001", 100000),
+            ValueError,
+            "The checkpoint must be complete",
+        ),
+        (
+            lambda run, step: os.truncate(step / "state.index", 100),
+            ValueError,
+            "The checkpoint must be complete",
+        ),
+        (
+            lambda run, step: _flip_a_byte(step / "state.data-00000-of-00001"),
+            ValueError,
+            "The checkpoint must be complete",
+        ),
+        (
+            lambda run, step: (step / "state.index").unlink(),
+            ValueError,
+            "The checkpoint must be complete",
+        ),
+        (
+            lambda run, step: (step / "state.data-00000-of-00001").unlink(),
+            ValueError,
+            "The checkpoint must be complete",
+        ),
+        (
+            lambda run, step: tf.train.Checkpoint(v=tf.Variable(1)).write(str(step / "state")),
+            ValueError,
+            "must be one that tools/latephase train wrote",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_missing_or_damaged_is_named(run, damage, error, message):
     model = late_phase.checkpoint.keras_model(run)
     damage(run, pathlib.Path(program_runs.checkpoint_folders(run)[0]))

@@ -104,11 +104,14 @@ def test_damaged_library_is_named(tmp_path, content):
 
 
 def test_a_driver_that_is_too_old_is_named_once_and_the_cpu_works(tmp_path):
-    """With a stand-in for the driver that serves CUDA 11.4, older than any toolkit we build with."""
+    """With a stand-in for a driver of CUDA 11.4, which is older than any toolkit we build with."""
     source = tmp_path / "driver.c"
     source.write_text("int cuDriverGetVersion(int* version) { *version = 11040; return 0; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source], check=True)
-    program = "import late_phase, tensorflow as tf; v = tf.Variable([[1.0], [3.0]]); print(late_phase.raw_ops.late_phase_collapse(var=v.handle, dtype=tf.float32).numpy())"
+    program = (
+        "import late_phase, tensorflow as tf; v = tf.Variable([[1.0], [3.0]]); "
+        "print(late_phase.raw_ops.late_phase_collapse(var=v.handle, dtype=tf.float32).numpy())"
+    )
     run = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -139,7 +142,8 @@ def test_a_limit_of_onednn_is_passed_on_and_said_if_it_may_be_late(tmp_path, mon
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16" and not recwarn.list
     with pytest.warns(
         RuntimeWarning,
-        match="does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.*set the variable before Python starts",
+        match="does not grant it, so oneDNN now has ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.*set the "
+        "variable before Python starts",
     ):
         loader._follow_onednn_limit(library, tensorflow_came_first=True)
 
@@ -151,7 +155,9 @@ def test_without_a_limit_nothing_is_set_or_said(tmp_path, monkeypatch, recwarn):
 
 
 def test_onednn_reads_its_limit_after_the_library_is_loaded():
-    """What `_follow_onednn_limit` relies on: not when TensorFlow is imported, but when oneDNN is first used."""
+    """What `_follow_onednn_limit` relies on: not when TensorFlow is imported, but when oneDNN is
+    first used.
+    """
     program = """
 from late_phase import loader
 import os, tensorflow as tf

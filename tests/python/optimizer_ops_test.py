@@ -1,4 +1,4 @@
-"""The member and base updates, Spawn, SwaUpdate, Collapse and ReadMember on TensorFlow variables."""
+"""Member and base updates, Spawn, SwaUpdate, Collapse and ReadMember on TensorFlow variables."""
 
 import itertools
 
@@ -173,7 +173,7 @@ def test_cycle_one_never_touches_the_sum():
     "rule, slots", [("sgd", ()), ("momentum", ("accum",)), ("adam", ("m", "v"))]
 )
 def test_cycle_one_needs_no_sum(rule, slots):
-    """Whatever stands in its place: the updated variable itself, or one of another shape and type."""
+    """Whatever is in its place: the updated variable itself, or one of another shape and type."""
     hyper = dict(lr=0.1, weight_decay=0.0)
     hyper.update(
         {"momentum": dict(momentum=0.9), "adam": dict(beta1=0.9, beta2=0.999, epsilon=1e-8)}.get(
@@ -462,7 +462,8 @@ def good_base():
         (
             "member",
             {"grad": np.ones(4)},
-            r"`grad` must have the shape of a row of `var`, \[3\], or of all of it, \[2,3\]. Received: shape=\[4\]",
+            r"`grad` must have the shape of a row of `var`, \[3\], or of all of it, \[2,3\]. "
+            r"Received: shape=\[4\]",
         ),
         (
             "member",

@@ -1,4 +1,4 @@
-"""The rank-1 LSTM ops from Python: eager and tf.function, gradients, exchange with Keras, errors."""
+"""The rank-1 LSTM ops in Python: eager and tf.function, gradients, exchange with Keras, errors."""
 
 import keras
 import numpy as np
@@ -130,7 +130,9 @@ def test_tokens_equal_one_hot_inputs():
 
 
 def test_unknown_shapes_and_member_variable_in_one_trace():
-    """One trace of fully unknown shapes serves every size and, with `member` a variable, every member."""
+    """One trace of fully unknown shapes serves every size and, with `member` a variable, every
+    member.
+    """
     traces = []
     member = tf.Variable(0)
 
@@ -184,7 +186,9 @@ def test_half_types_train(dtype):
 
 
 def test_keras_lstm_weights_pass_unchanged():
-    """`keras.layers.LSTM` and the op with u = v = 1: equal outputs and gradients with the very same weight arrays."""
+    """`keras.layers.LSTM` and the op with u = v = 1: equal outputs and gradients with the very same
+    weight arrays.
+    """
     keras.utils.set_random_seed(0)
     layer = keras.layers.LSTM(9, return_sequences=True, return_state=True, dtype="float64")
     x = tf.constant(problem()["x"].transpose(1, 0, 2))  # Keras has the batch first
@@ -219,7 +223,8 @@ def test_keras_lstm_weights_pass_unchanged():
     [
         (
             {"member": -1},
-            r"LatePhase>Rank1Lstm: `member` must be in \[0, 4\), the rows of `u`. Received: member=-1",
+            r"LatePhase>Rank1Lstm: `member` must be in \[0, 4\), the rows of `u`. "
+            r"Received: member=-1",
         ),
         ({"member": 4}, r"`member` must be in \[0, 4\), the rows of `u`. Received: member=4"),
         ({"member": [1]}, r"`member` must be a scalar. Received: shape=\[1\]"),
@@ -301,12 +306,3 @@ def test_empty_time_or_batch(time, batch):
     assert result.h.shape == (time, batch, 9)
     np.testing.assert_array_equal(result.final_h, arrays["initial_h"])
     assert not grads["kernel"].numpy().any()
-
-
-def test_xla_is_refused_by_tensorflow():
-    """Custom ops do not compile under XLA: an error at the call, not a wrong result."""
-    compiled = tf.function(lambda inputs: late_phase.ops.rank1_lstm(**inputs).h, jit_compile=True)
-    with pytest.raises(
-        (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError), match="Rank1Lstm"
-    ):
-        compiled(tensors(problem(), tf.float32))

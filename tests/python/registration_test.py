@@ -1,4 +1,6 @@
-"""Every op has a kernel for CPU and GPU, for the same types, and takes handles and scalars from host memory."""
+"""Every op has a kernel for CPU and GPU, for the same types, and takes handles and scalars from
+host memory.
+"""
 
 import pytest
 import tensorflow as tf

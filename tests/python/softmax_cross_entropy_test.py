@@ -171,7 +171,8 @@ def test_empty_sizes(n, units):
     [
         (
             {"labels": np.full(70, 37)},
-            r"LatePhase>SoftmaxCrossEntropy: `labels` must be in \[0, 37\), the columns of `kernel`. Received: labels\[0\]=37",
+            r"LatePhase>SoftmaxCrossEntropy: `labels` must be in \[0, 37\), the columns of "
+            r"`kernel`. Received: labels\[0\]=37",
         ),
         (
             {"labels": np.arange(70) - 69},

@@ -1,9 +1,12 @@
-"""Algorithm 1 as a plain loop over arrays, for tests: one weight at a time, nothing fused or sparse."""
+"""Algorithm 1 as a plain loop over arrays, for tests: one weight at a time, nothing fused or
+sparse.
+"""
 
 import numpy as np
 import tensorflow as tf
 
-# Numbers that a float holds exactly: Keras rounds some hyper-parameters to float before they enter a float64 graph.
+# Numbers that a float holds exactly: Keras rounds some hyper-parameters to float before they enter
+# a float64 graph.
 RATE, MOMENTUM, BETA1, BETA2, EPSILON = 0.125, 0.875, 0.875, 1 - 2.0**-10, 2.0**-14
 
 
@@ -29,8 +32,17 @@ class Rule:
 
 
 def train(
-    loss, base, rows, batches, members, start, base_rule, member_rule, base_scale=1.0, base_rate_scale=1.0
-):  # fmt: skip
+    loss,
+    base,
+    rows,
+    batches,
+    members,
+    start,
+    base_rule,
+    member_rule,
+    base_scale=1.0,
+    base_rate_scale=1.0,
+):
     """Without noise.
 
     Args:

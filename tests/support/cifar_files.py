@@ -21,7 +21,8 @@ def _records(set, count, classes, random):
 
 
 def write_cifar(folder, set="cifar10", train_per_file=20, test=40, classes=10, seed=0):
-    """The files of the binary version of a set ("cifar10" or "cifar100") in the folder, which is created if necessary.
+    """The files of the binary version of a set ("cifar10" or "cifar100") in the folder, which is
+    created if necessary.
 
     The first `classes` classes occur, about equally often. Returns the folder.
     """

@@ -23,7 +23,9 @@ SLOPE = 0.03  # of the loss over the logarithm of the epoch
 
 
 def make_run(folder, model="rank1", seed=0, loss=END, swa=None, slope=SLOPE, epochs=12, **config):
-    """As the trainer leaves it: the loss ends at `loss`, and has fallen by `slope` · ln(epoch). Test is 0.05 higher."""
+    """As the trainer leaves it: the loss ends at `loss`, and has fallen by `slope` · ln(epoch).
+    Test is 0.05 higher.
+    """
     folder.mkdir(parents=True)
     settings = {**CONFIG, "model": model, "seed": seed, "epochs": float(epochs), **config}
     text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())

@@ -1,4 +1,6 @@
-"""Runs of the C++ program, for the tests of its commands, and what they leave behind; `driver` is for those of the driver."""
+"""Runs of the C++ program, for the tests of its commands, and what they leave behind; `driver` is
+for those of the driver.
+"""
 
 import glob
 import json
@@ -126,7 +128,8 @@ def read_results(run_folder):
 
 
 def kill_after_checkpoint(step, program, data, out, *arguments, signal_number=signal.SIGKILL):
-    """Starts a run without end and sends it a signal when the checkpoint of `step`, or a later one, has appeared.
+    """Starts a run without end and sends it a signal when the checkpoint of `step`, or a later one,
+    has appeared.
 
     Returns status and stderr.
     """
@@ -166,7 +169,9 @@ def initial_checkpoint(program, data, out, *arguments):
 
 
 def assert_resumes_bit_for_bit(whole, step, program, data, *arguments):
-    """Kills a run after its checkpoint of `step` and before the next one, and resumes it to where `whole`, uninterrupted, ended."""
+    """Kills a run after its checkpoint of `step` and before the next one, and resumes it to where
+    `whole`, uninterrupted, ended.
+    """
     for attempt in range(10):
         killed = f"{whole}-killed-{step}-{attempt}"
         kill_after_checkpoint(step, program, data, killed, "--checkpoint-every", step, *arguments)

@@ -21,9 +21,9 @@
 namespace late_phase {
 namespace test_util {
 
-inline const absl::Status& GetStatus(const absl::Status& status) { return status; }
+inline absl::Status GetStatus(absl::Status status) { return status; }
 template <typename T>
-const absl::Status& GetStatus(const absl::StatusOr<T>& value) {
+absl::Status GetStatus(const absl::StatusOr<T>& value) {
   return value.status();
 }
 

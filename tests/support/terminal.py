@@ -16,7 +16,9 @@ PATIENCE = 100  # seconds; only a busy machine needs that long
 
 
 class Terminal:
-    """The program, started as by a shell, with all its output; it has ended at the end of a `with`, whatever happens."""
+    """The program, started as by a shell, with all its output; it has ended at the end of a `with`,
+    whatever happens.
+    """
 
     def __init__(self, command, environment, folder=None):
         self.mark = uuid.uuid4().hex
@@ -102,7 +104,9 @@ class Terminal:
 
 
 class Project:
-    """The real tools/latephase in a folder of its own, around which a test puts stand-ins. Nothing is set up or built."""
+    """The real tools/latephase in a folder of its own, around which a test puts stand-ins. Nothing
+    is set up or built.
+    """
 
     def __init__(self, folder):
         self.folder = folder

@@ -1,4 +1,6 @@
-"""The benchmarks' Python: the drivers of enwik8 and batchnorm with processes that only speak the protocol, the peers and Keras at a small size."""
+"""The benchmarks' Python: the drivers of enwik8 and batchnorm with processes that only speak the
+protocol, the peers and Keras at a small size.
+"""
 
 import argparse
 import os
@@ -172,10 +174,13 @@ FAKE_BATCHNORM = """
         print(json.dumps({"difference": 3e-6, "rounds": rounds}))
         sys.exit()
     milliseconds = {"ours": 2, "stock": 9 - onednn, "floor": 1.5}
-    names = [f"{group}/{who}" for group in GROUPS for who in milliseconds if who != "floor" or "Relu" in group]
-    entries = [{"name": f"{name}/iterations:1/real_time", "run_type": "iteration", "real_time": milliseconds[name.split("/")[1]] + repetition}
+    names = [f"{group}/{who}" for group in GROUPS for who in milliseconds
+             if who != "floor" or "Relu" in group]
+    entries = [{"name": f"{name}/iterations:1/real_time", "run_type": "iteration",
+                "real_time": milliseconds[name.split("/")[1]] + repetition}
                for name in names for repetition in range(int(flags["benchmark_repetitions"]))]
-    print(json.dumps({"context": {"difference": "1e-6" if onednn else "2e-6"}, "benchmarks": entries}))
+    context = {"difference": "1e-6" if onednn else "2e-6"}
+    print(json.dumps({"context": context, "benchmarks": entries}))
 """
 
 
@@ -237,7 +242,9 @@ def test_peers_of_the_lstm_compute_what_the_op_computes(tmp_path, monkeypatch, n
 
 
 def train(arrays, steps):
-    """Losses and gradient norms of the training that tools/bench/bench_peer.py describes, with the op."""
+    """Losses and gradient norms of the training that tools/bench/bench_peer.py describes, with the
+    op.
+    """
     import tensorflow as tf
 
     import late_phase
@@ -293,7 +300,13 @@ def test_peer_of_enwik8_trains_as_the_op_does(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "network, optimizer",
-    [("dense", "nesterov"), ("dense", "adamw"), ("transformer", "adam"), ("lstm", "adam")],
+    [
+        ("dense", "nesterov"),
+        ("dense", "adamw"),
+        ("transformer", "adam"),
+        ("embedding", "adam"),
+        ("lstm", "adam"),
+    ],
 )
 def test_keras_trains_alike_before_the_members(network, optimizer):
     rounds, difference = bench_keras.measure_row(network, optimizer, pairs=3)
@@ -304,7 +317,8 @@ def test_keras_trains_alike_before_the_members(network, optimizer):
 
 def test_keras_reports_its_first_calls():
     """As a ratio of each pair; a record without them is one of before."""
-    results = {"cpu": "a CPU", "threads": 2, "library": {"late_phase": "1", "CPU kernels": "avx2"}, "versions": "Keras 3"}  # fmt: skip
+    library = {"late_phase": "1", "CPU kernels": "avx2"}
+    results = {"cpu": "a CPU", "threads": 2, "library": library, "versions": "Keras 3"}
     results.update(rows={"dense adam": [[1, 1, 2]]}, differences={"dense adam": 0.0})
     assert not any("MobileNetV2" in line for line in bench_keras.render(results))
     results["tracing"] = [[2.0, 4.0], [2.0, 2.2], [4.0, 4.4]]

@@ -82,8 +82,9 @@ def test_table_joins_variants_and_sums_architectures_up(report, capsys):
     "signature, name, kernel",
     [
         (
-            "void late_phase::(anonymous namespace)::Update<4, late_phase::Half, late_phase::(anonymous namespace)::Adam<float, true> >(long, "
-            "late_phase::(anonymous namespace)::Arrays<late_phase::Half, 3>)",
+            "void late_phase::(anonymous namespace)::Update<4, late_phase::Half, "
+            "late_phase::(anonymous namespace)::Adam<float, true> >(long, late_phase::(anonymous "
+            "namespace)::Arrays<late_phase::Half, 3>)",
             "Update<4, Half, Adam<float, true>>",
             "Update<Adam>",
         ),

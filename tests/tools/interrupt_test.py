@@ -1,6 +1,8 @@
-"""Ctrl-C and SIGTERM in every command of tools/latephase, on a terminal. The program's own part: tests/program/program_process_test.py.
+"""Ctrl-C and SIGTERM in every command of tools/latephase, on a terminal. The program's own part:
+tests/program/program_process_test.py.
 
-Here the tools are real, and what they start is a stand-in that takes long: Bazel, programs, and Python programs.
+Here the tools are real, and what they start is a stand-in that takes long: Bazel, programs, and
+Python programs.
 """
 
 import json
@@ -12,7 +14,8 @@ import pytest
 
 from tests.support.terminal import Project
 
-# A stand-in says so when it runs, and how it ends. What it starts must not outlive it, nor the file it is writing.
+# A stand-in says so when it runs, and how it ends. What it starts must not outlive it, nor the file
+# it is writing.
 SLOW = """\
 #!/usr/bin/env python3
 import os, signal, sys, time
@@ -30,7 +33,8 @@ part = os.path.join(os.environ["HOME"], "part")
 open(part, "w").close()
 try:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        list(pool.map(lambda _: subprocess.run(["sh", "-c", "echo stand-in runs >&2; exec sleep 1000"]), range(2)))
+        script = "echo stand-in runs >&2; exec sleep 1000"
+        list(pool.map(lambda _: subprocess.run(["sh", "-c", script]), range(2)))
 finally:
     os.remove(part)
 """
@@ -66,7 +70,6 @@ COMMANDS = {
     "python": "python",
     "version": "version",
     "wheel": "wheel --out wheels",
-    "completion": "completion bash",
 }
 # What they start after the build.
 PROGRAM = "bazel-bin/tools/program/latephase_program"
@@ -88,7 +91,9 @@ def project(tmp_path):
 
 
 def assert_ends(project, terminal, number):
-    """Sends the signal and waits: acknowledged within a second, ended with the shell's status, nothing left behind."""
+    """Sends the signal and waits: acknowledged within a second, ended with the shell's status,
+    nothing left behind.
+    """
     if number == signal.SIGINT:
         terminal.press()
     else:
@@ -176,7 +181,8 @@ def test_while_figures_are_drawn(project, number):
 def test_python_has_its_own_way(project):
     project.write(
         "own.py",
-        "import time\ntry:\n    print('runs', flush=True)\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n    exit(3)\n",
+        "import time\ntry:\n    print('runs', flush=True)\n    time.sleep(1000)\nexcept "
+        "KeyboardInterrupt:\n    exit(3)\n",
     )
     with project.terminal("python", "own.py") as terminal:
         terminal.wait_for("runs")
@@ -190,7 +196,10 @@ def test_python_has_its_own_way(project):
 
 
 def test_what_has_done_its_work_ends_with_status_0_and_nothing_follows(project):
-    told = """os.write(int(os.environ["LATE_PHASE_DRIVER"]), b'{"finished": "cifar", "folder": "RUN"}\\n'); os._exit(0)"""
+    told = (
+        'os.write(int(os.environ["LATE_PHASE_DRIVER"]), '
+        """b'{"finished": "cifar", "folder": "RUN"}\\n'); os._exit(0)"""
+    )
     project.write(PROGRAM, SLOW.replace("os._exit(128 + number)", told))
     project.write(f"{CLI}/results.py", "def show(*_):\n    print('drawn')")
     with project.terminal("train", "cifar") as terminal:
@@ -239,7 +248,11 @@ def test_a_second_ctrl_c_ends_all_runs_of_a_plan(project):
             "resume": "",
         }
     }
-    begins = f"import os, sys\nif sys.argv[1] == 'train':\n    os.write(int(os.environ['LATE_PHASE_DRIVER']), {(json.dumps(plan) + chr(10)).encode()!r})\n    sys.exit()\n"
+    begins = (
+        "import os, sys\nif sys.argv[1] == 'train':\n    "
+        "os.write(int(os.environ['LATE_PHASE_DRIVER']), "
+        f"{(json.dumps(plan) + chr(10)).encode()!r})\n    sys.exit()\n"
+    )
     project.write(
         PROGRAM, STUBBORN.replace("import os, signal, time\n", begins + "import signal, time\n")
     )
@@ -250,7 +263,8 @@ def test_a_second_ctrl_c_ends_all_runs_of_a_plan(project):
         )
         terminal.press()
         terminal.wait_for(
-            "interrupted; the runs will save their states and stop; press Ctrl-C again to end them at once"
+            "interrupted; the runs will save their states and stop; press Ctrl-C again to end "
+            "them at once"
         )
         time.sleep(0.3)
         assert len(terminal.processes()) == 3

@@ -1,4 +1,6 @@
-"""Tests of tools/develop/test_summary.py on build events and reports as Bazel, GoogleTest and pytest write them."""
+"""Tests of tools/develop/test_summary.py on build events and reports as Bazel, GoogleTest and
+pytest write them.
+"""
 
 import json
 

@@ -1,8 +1,8 @@
 """The wheel: what is in it, what it asks for, that it works where pip puts it, and what is refused.
 
-//tests/tools:wheel_from_registry_test runs the same cases with an environment in which pip installed the wheel and all it needs from the
-registry; here TensorFlow is the one at hand, and nothing takes the network. //tests/tools:wheel_on_debian_13_test has the wheel on
-another system.
+//tests/tools:wheel_from_registry_test runs the same cases with an environment in which pip
+installed the wheel and all it needs from the registry; here TensorFlow is the one at hand, and
+nothing takes the network. //tests/tools:wheel_on_debian_13_test has the wheel on another system.
 """
 
 import email
@@ -53,7 +53,9 @@ def site_packages(python):
 
 
 def link_distributions(names, packages):
-    """Links the distributions of this environment, with all that they require and nothing else, into the folder `packages`."""
+    """Links the distributions of this environment, with all that they require and nothing else,
+    into the folder `packages`.
+    """
     waiting, linked = list(names), set()
     while waiting:
         distribution = metadata.distribution(waiting.pop())
@@ -97,7 +99,9 @@ def install(python, wheel, *options):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The Python of an environment that holds the wheel and what it requires, and whose only way to this project is the wheel."""
+    """The Python of an environment that holds the wheel and what it requires, and whose only way to
+    this project is the wheel.
+    """
     python = make_environment(str(tmp_path_factory.mktemp("installed")))
     if not FROM_REGISTRY:
         link_distributions(["tensorflow", "keras"], site_packages(python))
@@ -150,6 +154,7 @@ def test_holds_the_packages_what_was_built_and_the_licences(contents):
         "late_phase/__init__.py",
         "late_phase/keras/__init__.py",
         "late_phase_cli/main.py",
+        "late_phase_cli/flags.json",
         "late_phase_cli/outcomes.json",
     } <= package.keys()
     assert {
@@ -344,7 +349,8 @@ def test_installed_package_trains(installed, tmp_path):
 import keras, numpy as np, os, sys, tensorflow as tf
 import late_phase, late_phase.keras
 assert os.path.dirname(late_phase.__file__).startswith(sys.prefix), late_phase.__file__
-assert late_phase.loader.library_path() == os.path.join(os.path.dirname(late_phase.__file__), "_late_phase_ops.so")
+package = os.path.dirname(late_phase.__file__)
+assert late_phase.loader.library_path() == os.path.join(package, "_late_phase_ops.so")
 
 x, kernel = tf.constant([[1.0, -2.0]]), tf.constant([[0.5, 1.0, 0.0], [0.25, 0.0, 1.0]])
 with tf.GradientTape() as tape:
@@ -353,14 +359,17 @@ with tf.GradientTape() as tape:
 logits = np.array([0.0, 1.0, -2.0])
 softmax = np.exp(logits) / np.exp(logits).sum()
 np.testing.assert_allclose(loss, [-np.log(softmax[1])], rtol=1e-5)
-np.testing.assert_allclose(tape.gradient(loss, x), [kernel.numpy() @ (softmax - [0, 1, 0])], rtol=1e-4)
+expected = [kernel.numpy() @ (softmax - [0, 1, 0])]
+np.testing.assert_allclose(tape.gradient(loss, x), expected, rtol=1e-4)
 
 model = keras.Sequential([keras.Input((4,)), late_phase.keras.Dense(3, members=2)])
-model.compile(late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=2, start=0, sigma=0.1),
+sgd = keras.optimizers.SGD(0.1)
+model.compile(late_phase.keras.LatePhaseOptimizer(sgd, members=2, start=0, sigma=0.1),
               keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 before = [np.array(weight) for weight in model.get_weights()]
 losses = model.fit(np.ones([8, 4], "float32"), np.zeros(8), batch_size=8, verbose=0).history["loss"]
-assert np.isfinite(losses).all() and any((a != b).any() for a, b in zip(before, model.get_weights()))
+assert np.isfinite(losses).all()
+assert any((a != b).any() for a, b in zip(before, model.get_weights()))
 print(late_phase.__version__)
 """
     assert run(installed, program, tmp_path) == VERSION + "\n"
@@ -376,7 +385,8 @@ def test_program_finds_a_tensorflow_that_is_elsewhere(wheel, tmp_path):
     """As where TensorFlow was installed for all users, and late_phase for one."""
     python = make_environment(str(tmp_path / "user"))
     install(python, wheel, "--no-index", "--no-deps")
-    refused = latephase(python, tmp_path, "train", "enwik8", "--help")
+    start = ("train", "enwik8", "--preset", "none")  # only the program knows that there is none
+    refused = latephase(python, tmp_path, *start)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
     assert re.search(
         r"TensorFlow is not installed: pip install 'tensorflow(<2.22,>=2.21|>=2.21,<2.22)'$",
@@ -387,15 +397,16 @@ def test_program_finds_a_tensorflow_that_is_elsewhere(wheel, tmp_path):
     link_distributions(["tensorflow"], elsewhere)
     with open(f"{site_packages(python)}/elsewhere.pth", "w") as file:
         file.write(f"{elsewhere}\n")
-    help = latephase(python, tmp_path, "train", "enwik8", "--help")
-    assert help.returncode == 0 and "--members" in help.stdout, help.stderr
+    started = latephase(python, tmp_path, *start)
+    assert started.returncode == 2 and "`preset` must be" in started.stderr, started.stderr
 
 
 def test_pip_knows_what_it_installed(installed, tmp_path):
     program = """
 from importlib import metadata
 print(metadata.version("late-phase"), *metadata.requires("late_phase"))
-assert metadata.version("tensorflow").startswith("2.21.") and metadata.version("keras").startswith("3.15.")
+assert metadata.version("tensorflow").startswith("2.21.")
+assert metadata.version("keras").startswith("3.15.")
 assert all(file.locate().exists() for file in metadata.files("late-phase"))
 """
     assert run(installed, program, tmp_path).startswith(f"{VERSION} tensorflow")
@@ -453,7 +464,10 @@ def test_a_library_that_no_system_has_is_named(tmp_path, capsys, monkeypatch, is
     other = shared_library(
         folder, "libother.so.1", "int other() { return 1; }\n", "-Wl,-soname,libother.so.1"
     )
-    source = "int other();\nint late_phase_a() { return other(); }\nint main() { return late_phase_a(); }\n"
+    source = (
+        "int other();\nint late_phase_a() { return other(); }\nint main() { return "
+        "late_phase_a(); }\n"
+    )
     with_other, without = (
         (source, str(other)),
         ("int late_phase_a() { return 1; }\nint main() { return 0; }\n",),

@@ -15,6 +15,8 @@ using tensorflow::Output;
 HypernetworkLayer MakeHypernetworkLayer(const std::string& name,
                                         const tensorflow::TensorShape& kernel) {
   int group = 0, block = 0;
+  // The names are the builder's own, and their numbers small.
+  // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion)
   if (std::sscanf(name.c_str(), "group%d/block%d", &group, &block) < 2) {
     return {"g0", 10, 1, kernel};
   }

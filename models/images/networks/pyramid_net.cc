@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "models/images/networks/random_layers.h"
 #include "models/images/networks/residual_layers.h"
@@ -33,14 +32,8 @@ Output Shortcut(const tensorflow::Scope& scope, Output x, int64_t input, int64_t
 
 ImageNetwork BuildPyramidNet(const tensorflow::Scope& scope, const ImageNetworkOptions& options,
                              Output images, NetworkWeights* weights) {
-  const int64_t blocks = (options.depth - 2) / 9;
-  if (blocks < 1 || 9 * blocks + 2 != options.depth) {
-    scope.UpdateStatus(absl::InvalidArgumentError(
-        absl::StrCat("`depth` must be 11, 20, …, 272, …: 9 times the blocks per group, plus "
-                     "2. Received: depth=",
-                     options.depth)));
-    return {};
-  }
+  const int64_t blocks = BlocksPerGroup(scope, options.depth, 9, 2, "11, 20, …, 272, …");
+  if (blocks == 0) return {};
   ResidualLayers layers(scope, options, weights);
   int64_t channels = kFirst;
   Output x = layers.Convolution("conv0", images, 3, channels, 3, 1);

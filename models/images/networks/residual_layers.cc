@@ -1,5 +1,7 @@
 #include "models/images/networks/residual_layers.h"
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "models/images/networks/random_layers.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -9,6 +11,16 @@ namespace late_phase {
 
 namespace tf_ops = tensorflow::ops;
 using tensorflow::Output;
+
+int64_t BlocksPerGroup(const tensorflow::Scope& scope, int64_t depth, int64_t layers,
+                       int64_t others, const char* depths) {
+  const int64_t blocks = (depth - others) / layers;
+  if (blocks >= 1 && layers * blocks + others == depth) return blocks;
+  scope.UpdateStatus(absl::InvalidArgumentError(
+      absl::StrCat("`depth` must be ", depths, ": ", layers, " times the blocks per group, plus ",
+                   others, ". Received: depth=", depth)));
+  return 0;
+}
 
 Output ResidualLayers::Convolution(const std::string& name, Output x, int64_t input, int64_t output,
                                    int kernel, int stride) {

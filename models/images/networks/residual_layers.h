@@ -10,6 +10,11 @@
 
 namespace late_phase {
 
+// The blocks in each group of a network of `depth` layers: `layers` times as many, and `others`. If
+// the depth is not such a number, an error in the scope and 0; `depths` names some that are.
+int64_t BlocksPerGroup(const tensorflow::Scope& scope, int64_t depth, int64_t layers,
+                       int64_t others, const char* depths);
+
 class ResidualLayers {
  public:
   ResidualLayers(const tensorflow::Scope& scope, const ImageNetworkOptions& options,

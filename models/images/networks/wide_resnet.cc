@@ -1,6 +1,5 @@
 #include "models/images/networks/wide_resnet.h"
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "models/images/networks/residual_layers.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -12,14 +11,8 @@ using tensorflow::Output;
 
 ImageNetwork BuildWideResNet(const tensorflow::Scope& scope, const ImageNetworkOptions& options,
                              Output images, NetworkWeights* weights) {
-  const int64_t blocks = (options.depth - 4) / 6;
-  if (blocks < 1 || 6 * blocks + 4 != options.depth) {
-    scope.UpdateStatus(absl::InvalidArgumentError(
-        absl::StrCat("`depth` must be 10, 16, 22, 28, …: 6 times the blocks per group, plus "
-                     "4. Received: depth=",
-                     options.depth)));
-    return {};
-  }
+  const int64_t blocks = BlocksPerGroup(scope, options.depth, 6, 4, "10, 16, 22, 28, …");
+  if (blocks == 0) return {};
   ResidualLayers layers(scope, options, weights);
   int64_t channels = 16;
   Output x = layers.Convolution("conv0", images, 3, channels, 3, 1);

@@ -138,8 +138,9 @@ def save(model, run):
         value, before = variable.numpy(), opened.stored[name]
         if _has_members(variable) and not opened.contents.spawned and (value != value[0]).any():
             raise ValueError(
-                f"The members of `model` must be equal, because the run spawns its own at step {opened.contents.start}. "
-                f"Received: different members in {name}, for a checkpoint of step {opened.contents.step}"
+                "The members of `model` must be equal, because the run spawns its own at step "
+                f"{opened.contents.start}. Received: different members in {name}, for a "
+                f"checkpoint of step {opened.contents.step}"
             )
         values[name] = value.reshape(before.shape).astype(before.dtype)
     bundle.replace(opened.checkpoint, opened.contents.with_variables(values))
@@ -162,7 +163,8 @@ class _OpenRun:
         self.contents = bundle.read(self.checkpoint)
         if config["program"] not in _NETWORKS:
             raise ValueError(
-                f"`run` must be a run of `tools/latephase train {' or '.join(_NETWORKS)}`. Received: program={config['program']!r}"
+                f"`run` must be a run of `tools/latephase train {' or '.join(_NETWORKS)}`. "
+                f"Received: program={config['program']!r}"
             )
         self._networks = _NETWORKS[config["program"]]
         self.network = self._networks.build(config, self.contents)
@@ -173,10 +175,8 @@ class _OpenRun:
         }
         expected, shapes = _shapes(self.weights), _shapes(self.stored)
         for name, shape in shapes.items():
-            if shape == (
-                1,
-                *expected[name],
-            ):  # the program keeps one row where Keras has no such dimension
+            # The program keeps one row where Keras has no such dimension.
+            if shape == (1, *expected[name]):
                 shapes[name] = expected[name]
         _require_same(expected, shapes, f"{self.checkpoint} must be of the network in config.toml")
 
@@ -191,12 +191,14 @@ class _OpenRun:
         """The SWA averages of the weights in `stored`."""
         if not all(variable.trainable for variable in self.weights.values()):
             raise ValueError(
-                '`weights` must be "collapsed" for a network with BatchNorm: the statistics of its averages are estimated from the '
+                '`weights` must be "collapsed" for a network with BatchNorm: the statistics of '
+                "its averages are estimated from the "
                 "training images, and not stored. Received: weights='swa'"
             )
         if not self.contents.variables.get("late_phase/swa_count", 0):
             raise ValueError(
-                f"`weights` must be \"collapsed\": SWA has no sample at step {self.contents.step}. Received: weights='swa'"
+                '`weights` must be "collapsed": SWA has no sample at step '
+                f"{self.contents.step}. Received: weights='swa'"
             )
         return {name: self.contents.variables[name + "/swa"] for name in self.stored}
 

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 _BUNDLE = "state"
-_INCOMPLETE = ".incomplete"  # the program uses this name, too: the next writer removes what a killed process left
+# The program uses this name, too: the next writer removes what a killed process left.
+_INCOMPLETE = ".incomplete"
 # Entries that are not variables of the training graph.
 _OF_THE_FILE = "late_phase_checkpoint/"
 _SETTINGS = _OF_THE_FILE + "settings"
@@ -95,11 +96,13 @@ def read(checkpoint):
         tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError, LookupError) as error:
         raise ValueError(
-            f"The checkpoint must be complete and in TensorFlow's format. Received: {checkpoint}: {error}"
+            f"The checkpoint must be complete and in TensorFlow's format. Received: {checkpoint}: "
+            f"{error}"
         ) from error
     if _SETTINGS not in tensors or _STEP not in tensors:
         raise ValueError(
-            f"The checkpoint must be one that tools/latephase train wrote. Received: {checkpoint}, which has no {_SETTINGS}"
+            "The checkpoint must be one that tools/latephase train wrote. "
+            f"Received: {checkpoint}, which has no {_SETTINGS}"
         )
     return Contents(tensors)
 
@@ -107,8 +110,8 @@ def read(checkpoint):
 def replace(checkpoint, contents):
     """Replaces `checkpoint`, a folder step-…, by one with `contents`.
 
-    A process that is killed at any moment leaves the old checkpoint or the new one, complete, as the
-    newest of the folder.
+    A process that is killed at any moment leaves the old checkpoint or the new one, complete, as
+    the newest of the folder.
     """
     for name, value in contents.variables.items():
         if np.issubdtype(value.dtype, np.floating) and not np.isfinite(value).all():
@@ -120,7 +123,8 @@ def replace(checkpoint, contents):
     contents.write(incomplete / _BUNDLE)
     for path in (*incomplete.iterdir(), incomplete):
         _sync(path)
-    # A folder cannot be renamed to one that exists, so the new one first gets a name that sorts after it.
+    # A folder cannot be renamed to one that exists, so the new one first gets a name that sorts
+    # after it.
     older = _checkpoints(folder)
     later = folder / (older[-1].name + "+")
     incomplete.rename(later)

@@ -26,7 +26,8 @@ def build(config, contents):
     """
     if "vocabulary" not in contents.variables:
         raise ValueError(
-            "The checkpoint must hold the vocabulary, as those of enwik8 do. Received: vocabulary missing"
+            "The checkpoint must hold the vocabulary, as those of enwik8 do. Received: vocabulary "
+            "missing"
         )
     vocabulary = len(contents.variables["vocabulary"])
     near_zero, near_one = (

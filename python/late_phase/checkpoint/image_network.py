@@ -7,7 +7,8 @@ import keras
 
 from late_phase.keras import BatchNormalization, Dense, Rank1Conv2D, Rank1Dense
 
-# The defaults of LatePhase>BatchNorm; its 0.1, the weight of the new value, is Keras's 0.9, that of the old one.
+# The defaults of LatePhase>BatchNorm; its 0.1, the weight of the new value, is Keras's 0.9, that of
+# the old one.
 _EPSILON, _MOMENTUM = 1e-5, 0.9
 _IMAGE = (32, 32, 3)
 _CLASSES = {"cifar10": 10, "cifar100": 100}
@@ -153,16 +154,19 @@ def _require_layers_of_keras(config, networks):
     """Refuses networks that have no layers here."""
     if config["network"] not in networks:
         raise ValueError(
-            f"`network` must be {' or '.join(networks)} to be built in Keras. Received: network={config['network']!r}"
+            f"`network` must be {' or '.join(networks)} to be built in Keras. "
+            f"Received: network={config['network']!r}"
         )
     if config["model"] == "batch-ensemble":
         raise ValueError(
-            "`model` must be base or late-phase to be built in Keras. Received: model='batch-ensemble'"
+            "`model` must be base or late-phase to be built in Keras. "
+            "Received: model='batch-ensemble'"
         )
     for setting in ("hypernetwork", "late_all"):
         if config.get(setting, False):
             raise ValueError(
-                f"`{setting}` must be false in a run that is built in Keras. Received: {setting}=True"
+                f"`{setting}` must be false in a run that is built in Keras. "
+                f"Received: {setting}=True"
             )
 
 

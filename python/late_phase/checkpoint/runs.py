@@ -13,7 +13,8 @@ class _Config(dict):
     def __init__(self, path):
         if not path.is_file():
             raise FileNotFoundError(
-                f"`run` must be the folder of a run, with config.toml and checkpoint/. Received: {path.parent}"
+                "`run` must be the folder of a run, with config.toml and checkpoint/. "
+                f"Received: {path.parent}"
             )
         self._path = path
         try:

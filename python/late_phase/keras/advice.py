@@ -1,4 +1,4 @@
-"""Whether averaging is worth it, from the numbers of a training. The sentences are `latephase advise`'s."""
+"""Whether averaging is worth it, judged from a training's numbers, as `latephase advise` does."""
 
 import collections.abc
 import math
@@ -8,20 +8,20 @@ import keras
 
 from late_phase_cli import advice, noise_law
 
-# Optimizers whose steps are divided by the root of the gradient's mean square: of these the law speaks.
+# Optimizers that divide their steps by the root of the gradient's mean square, as the law assumes.
 _NORMALISED = (keras.optimizers.Adam, keras.optimizers.Nadam, keras.optimizers.RMSprop)
 
 
 def advise(
     loss, swa_loss, members=10, history=None, late_epochs=None, optimizer="adam", swa_samples=None
 ):
-    """What SWA, accumulation, a lower rate or a late phase would bring a training at a constant rate.
+    """What SWA, accumulation, a lower rate or a late phase would bring at a constant rate.
 
-    The loss less the loss with SWA is the noise of the last steps: what averaging can remove. For
+    The loss minus the loss with SWA is the noise of the last steps: what averaging can remove. With
     Adam, one step per K minibatches, or a rate divided by √K, leaves 1/√K of it; a late phase takes
-    such rarer steps, too. They pay on a plateau, where there is more noise to remove than progress
-    to lose, which the course of the loss tells. `latephase advise` says the same of a run of the
-    programs.
+    such rarer steps, too. They pay off on a plateau, where there is more noise to remove than
+    progress to lose; the course of the loss tells. `latephase advise` says the same about a run of
+    the programs.
 
     Example:
 
@@ -43,8 +43,8 @@ def advise(
       swa_loss: of the weights that SWA has averaged, on the same data, such as `model.evaluate`
         gives in `with swa.averaged():`.
       members: K, over how many minibatches a late phase or accumulation would average.
-      history: what `fit` returned, its dictionary (of which `val_loss` is taken, or else `loss`), or
-        the loss of each epoch from the first one on. None: plateaus cannot be judged.
+      history: what `fit` returned, its dictionary (`val_loss` if it has that, else `loss`), or the
+        loss of each epoch from the first one on. None: plateaus cannot be judged.
       late_epochs: length of the late phase in question; None: 40 % of the epochs in `history`.
       optimizer: "adam" or "sgd", or the Keras optimizer that was used.
       swa_samples: how many samples SWA has averaged, if few of them should be noted.
@@ -52,9 +52,9 @@ def advise(
     Returns:
       An object whose text (`print` it) is sentences that end with a recommendation. Its attributes
       are `excess` (the noise) and `excess_error` (half of its 95 % interval; NaN for one training),
-      `fall` (of the loss in `late_epochs` more epochs), `on_plateau`, `accumulated` (the loss by the
-      law), `progress_lost` (what slower steps may cost), and `choice`: "train longer", "SWA",
-      "SWA and a late phase" or "nothing". What is not known is None.
+      `fall` (of the loss in `late_epochs` more epochs), `on_plateau`, `accumulated` (the loss that
+      the law predicts), `progress_lost` (what slower steps may cost), and `choice`: "train longer",
+      "SWA", "SWA and a late phase" or "nothing". What is not known is None.
 
     Raises:
       ValueError: an argument is out of range, or of an optimizer for which no law is known.
@@ -117,7 +117,8 @@ def _curve(history):
         name = "val_loss" if "val_loss" in history else "loss"
         if name not in history:
             raise ValueError(
-                f"`history` must have `val_loss` or `loss`. Received: {', '.join(history) or 'none'}"
+                "`history` must have `val_loss` or `loss`. "
+                f"Received: {', '.join(history) or 'none'}"
             )
         history = history[name]
     return _numbers("history", history)
@@ -131,6 +132,6 @@ def _kind(optimizer):
     if isinstance(optimizer, _NORMALISED):
         return "adam"
     raise ValueError(
-        '`optimizer` must be "adam" or "sgd", or a Keras optimizer among SGD, Adam, AdamW, Nadam and '
-        f"RMSprop. Received: optimizer={optimizer!r}"
+        '`optimizer` must be "adam" or "sgd", or a Keras optimizer among SGD, Adam, AdamW, Nadam '
+        f"and RMSprop. Received: optimizer={optimizer!r}"
     )

@@ -26,14 +26,14 @@ def matcher(weights):
     patterns = [weights] if isinstance(weights, str) else weights
     if not isinstance(patterns, (list, tuple)) or not all(isinstance(p, str) for p in patterns):
         raise ValueError(
-            "`weights` must be None, a regular expression, a list of these, or a function of a variable. "
-            f"Received: weights={weights!r}"
+            "`weights` must be None, a regular expression, a list of these, or a function of a "
+            f"variable. Received: weights={weights!r}"
         )
     return lambda variable: any(re.search(pattern, variable.path) for pattern in patterns)
 
 
 def places(layer, variables):
-    """Where variables are among `layer.weights`: in a copy at the same place, if by another name."""
+    """The variables' indices in `layer.weights`: the same in a copy, where names may differ."""
     chosen = {id(variable) for variable in variables}
     return [i for i, variable in enumerate(layer.weights) if id(variable) in chosen]
 
@@ -111,13 +111,14 @@ class Members(MemberLayer):
             raise ValueError(f"`layer` must be a Keras layer. Received: layer={layer!r}")
         if type(layer) is keras.layers.BatchNormalization and weights is None:
             raise ValueError(
-                "`layer` must not be BatchNormalization, whose statistics need members, too: use late_phase.keras.BatchNormalization. "
-                f"Received: layer={layer.name}"
+                "`layer` must not be BatchNormalization, whose statistics need members, too: use "
+                f"late_phase.keras.BatchNormalization. Received: layer={layer.name}"
             )
         for inner in flatten_layers(layer):
             if isinstance(inner, MemberLayer):
                 raise ValueError(
-                    f"`layer` must be without members. Received: layer={layer.name}, with members in {inner.name}"
+                    "`layer` must be without members. "
+                    f"Received: layer={layer.name}, with members in {inner.name}"
                 )
         own = {"name": layer.name, "dtype": layer.dtype_policy, "trainable": layer.trainable}
         super().__init__(members, autocast=False, **{**own, **kwargs})
@@ -145,7 +146,8 @@ class Members(MemberLayer):
             parts.variables = [v for v in trained if parts.chooses(v)]
         if not parts.variables:
             raise ValueError(
-                f"`weights` must choose a trained weight of the layer. Received: weights={parts.weights!r} for "
+                "`weights` must choose a trained weight of the layer. "
+                f"Received: weights={parts.weights!r} for "
                 f"{', '.join(v.path for v in trained) or f'{self.layer.name}, which has none'}"
             )
         for inner in flatten_layers(self.layer):
@@ -153,13 +155,15 @@ class Members(MemberLayer):
                 variable is inner.kernel for variable in parts.variables
             ):
                 raise ValueError(
-                    "SpectralNormalization assigns the weight that it normalises in every training call, so that weight cannot have members; "
-                    f"choose others by `weights`. Received: weights={parts.weights!r} for {inner.kernel.path}"
+                    "SpectralNormalization assigns the weight that it normalises in every training "
+                    "call, so that weight cannot have members; choose others by `weights`. "
+                    f"Received: weights={parts.weights!r} for {inner.kernel.path}"
                 )
         for variable in parts.variables:
             add_rows(variable, self.members, EqualRows, self.rows_changed())
             self.adopt(variable, variable.regularizer)
-        # Layers that save their weights in ways of their own, such as a kernel with LoRA in it, do not expect rows.
+        # A layer that saves its weights in its own way, such as a kernel with LoRA merged into it,
+        # does not expect rows.
         for layer in flatten_layers(self.layer):
             if any(hasattr(v, "late_phase_members") for v in own_variables(layer)):
                 base = keras.layers.Layer.save_own_variables
@@ -189,7 +193,7 @@ class Members(MemberLayer):
             super().build_from_config(config)
 
     def _is_built_by_calls(self):
-        """Whether the layer is a block without a `build`, whose layers get their weights when called."""
+        """Whether the layer is a block without a `build`, so that a call makes its weights."""
         return type(self.layer).build is keras.layers.Layer.build and bool(inner_layers(self.layer))
 
     def member_variables(self):

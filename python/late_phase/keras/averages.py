@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import late_phase
 
-# By its name in `SWA(weights=…)`, a falling learning rate, as a part of the constant one, over t in
-# [0, 1]. A mean is what a linear one would give.
+# The names that `SWA(weights=…)` takes: how the learning rate would fall, from 1 to 0 over t in
+# [0, 1]. A plain mean is what a linear fall gives.
 _DECAYS = {
     "equal": lambda t: 1 - t,
     "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
@@ -28,24 +28,25 @@ def check(window, weights):
     if _is_momentum(weights):
         if window is not None:
             raise ValueError(
-                "`window` must be None for an exponential moving average, which has weights for all samples. "
-                f"Received: window={window}, weights={weights!r}"
+                "`window` must be None for an exponential moving average, which has weights for "
+                f"all samples. Received: window={window}, weights={weights!r}"
             )
         return
     if callable(weights):
         if abs(weights(0.0) - 1) > 1e-6 or abs(weights(1.0)) > 1e-6:
             raise ValueError(
-                "A function as `weights` must fall from 1 at 0 to 0 at 1, as a learning rate would. "
-                f"Received: {weights(0.0)!r} at 0, {weights(1.0)!r} at 1"
+                "A function as `weights` must fall from 1 at 0 to 0 at 1, as a learning rate "
+                f"would. Received: {weights(0.0)!r} at 0, {weights(1.0)!r} at 1"
             )
     elif not isinstance(weights, str) or weights not in _DECAYS:
         raise ValueError(
-            f"`weights` must be {', '.join(map(repr, _DECAYS))}, a number in (0, 1) for an exponential moving average, or a function. "
-            f"Received: weights={weights!r}"
+            f"`weights` must be {', '.join(map(repr, _DECAYS))}, a number in (0, 1) for an "
+            f"exponential moving average, or a function. Received: weights={weights!r}"
         )
     if weights != "equal" and window is None:
         raise ValueError(
-            f"`window` must be given for weights that depend on the number of samples. Received: window=None, weights={weights!r}"
+            "`window` must be given for weights that depend on the number of samples. "
+            f"Received: window=None, weights={weights!r}"
         )
 
 

@@ -44,7 +44,8 @@ class Choice:
         self._ids = {id(v) for v in self.variables}
         if not self.layers and not self.variables:
             raise ValueError(
-                f"`weights` must choose weights that the model has. Received: weights={weights!r}, which chooses none"
+                "`weights` must choose weights that the model has. "
+                f"Received: weights={weights!r}, which chooses none"
             )
 
     def has(self, variable):
@@ -69,8 +70,10 @@ class Choice:
             frozen = [v.path for v in model.weights if chooses(v)]
             found = f"none but {frozen[0]}, which is frozen" if frozen else "none"
             raise ValueError(
-                '`weights` must be "batch_norm", "head", "normalization", regular expressions that are found in paths of trained weights, or '
-                f"a function; several are joined by ' + '. Received: weights={weights!r}, which chooses {found}; `summary(model)` lists the paths"
+                '`weights` must be "batch_norm", "head", "normalization", regular expressions that '
+                "are found in paths of trained weights, or a function; several are joined by "
+                f"' + '. Received: weights={weights!r}, which chooses {found}; `summary(model)` "
+                "lists the paths"
             )
         self.variables += chosen
 
@@ -119,6 +122,7 @@ def _head_of_layer(model, layer, index):
 
 def _no_head(model, received):
     return ValueError(
-        "The head must be a Dense, EinsumDense or convolutional layer, which only layers without weights follow; choose other weights by "
-        f"their names. Received: {received}, at the end of {model.name}"
+        "The head must be a Dense, EinsumDense or convolutional layer, which only layers without "
+        f"weights follow; choose other weights by their names. Received: {received}, at the end of "
+        f"{model.name}"
     )

@@ -71,8 +71,8 @@ def collapse(model, dataset=None, steps=None, probe=None, member=None, batch_nor
     for layer, other in pairs:
         if isinstance(other, MemberLayer):
             raise ValueError(
-                "Layers with members must be layers of the model, or in the config of its layers, to be collapsed. "
-                f"Received: {layer.path}, which another layer makes itself"
+                "Layers with members must be layers of the model, or in the config of its layers, "
+                f"to be collapsed. Received: {layer.path}, which another layer makes itself"
             )
     check_same_outputs(model, copy, pairs, probe)
     if member is not None:
@@ -97,7 +97,8 @@ def _check_batch_norm(batch_norm, dataset, steps, member):
         return "mean" if dataset is None else "reestimated"
     if batch_norm not in _BATCH_NORM:
         raise ValueError(
-            f"`batch_norm` must be one of {', '.join(_BATCH_NORM)}, or None. Received: batch_norm={batch_norm!r}"
+            f"`batch_norm` must be one of {', '.join(_BATCH_NORM)}, or None. "
+            f"Received: batch_norm={batch_norm!r}"
         )
     if (batch_norm == "reestimated") != (dataset is not None):
         raise ValueError(
@@ -106,7 +107,8 @@ def _check_batch_norm(batch_norm, dataset, steps, member):
         )
     if batch_norm == "affine" and member is not None:
         raise ValueError(
-            f'`member` must be None for batch_norm="affine", a mean of members. Received: member={member!r}'
+            '`member` must be None for batch_norm="affine", a mean of members. '
+            f"Received: member={member!r}"
         )
     return batch_norm
 
@@ -118,7 +120,8 @@ def _take_member(model, pairs, member):
         raise ValueError(f"`member` must be an integer, or None. Received: member={member!r}")
     if not 0 <= member < members:
         raise ValueError(
-            f"`member` must be in [0, {members}), as there are {members} members. Received: member={member!r}"
+            f"`member` must be in [0, {members}), as there are {members} members. "
+            f"Received: member={member!r}"
         )
     for layer, other in pairs:
         if isinstance(layer, MemberLayer):
@@ -212,14 +215,15 @@ def _require_free(model, choice, members):
     for layer in flatten_layers(model):
         if isinstance(layer, MemberLayer) and layer.members != members:
             raise ValueError(
-                f"`members` must be that of the layers that have members. Received: members={members}, {layer.members} in {layer.name}"
+                "`members` must be that of the layers that have members. "
+                f"Received: members={members}, {layer.members} in {layer.name}"
             )
 
 
 def _converted(name, members):
     return ValueError(
-        "`model` must be without members in the layers to convert; this one has been converted already, or built with members. "
-        f"Received: {name} with members={members}"
+        "`model` must be without members in the layers to convert; this one has been converted "
+        f"already, or built with members. Received: {name} with members={members}"
     )
 
 
@@ -232,7 +236,7 @@ def _is_native(layer, choice):
 
 
 def _wrapped(layer, other, native, choice, members):
-    """`other`, the copy of a layer, if it has all chosen members inside; else Members around one."""
+    """`other`, the copy of a layer, if all chosen weights in it have members; else a `Members`."""
     variables = [v for v in layer.trainable_variables if choice.has(v)]
     inside = [inner for inner in flatten_layers(layer) if inner in native]
     made = [inner for inner in flatten_layers(other) if isinstance(inner, MemberLayer)]
@@ -262,7 +266,8 @@ def _with_members(layer, members):
     if lacking:
         options = ", ".join(f"{key}={value!r}" for key, value in lacking.items())
         raise ValueError(
-            f"{layer.name} cannot get members: {cls.__name__} with members has no such option. Received: {options}"
+            f"{layer.name} cannot get members: {cls.__name__} with members has no such option. "
+            f"Received: {options}"
         )
     return cls.from_config(
         {**{key: value for key, value in config.items() if key in known}, "members": members}
@@ -275,9 +280,11 @@ _METHODS = ("call", "compute_loss", "compute_metrics", "predict_step", "test_ste
 
 def require_built(model):
     if not isinstance(model, keras.Model) or not model.built:
+        received = type(model).__name__
+        received += " without weights" if isinstance(model, keras.Model) else ""
         raise ValueError(
             "`model` must be a Keras model that is built: call it once, or give it an Input. "
-            f"Received: {type(model).__name__}{' without weights' if isinstance(model, keras.Model) else ''}"
+            f"Received: {received}"
         )
 
 
@@ -285,8 +292,9 @@ def _require_same_class(model, copy):
     own = [name for name in _METHODS if getattr(type(model), name) is not getattr(type(copy), name)]
     if own:
         raise ValueError(
-            "A class of models must be made from inputs and outputs alone, as Functional ones are, to be copied: its constructor must be "
-            f"that of keras.Model. Received: {type(model).__name__}, whose {', '.join(own)} the copy would lack"
+            "A class of models must be made from inputs and outputs alone, as Functional ones are, "
+            "to be copied: its constructor must be that of keras.Model. "
+            f"Received: {type(model).__name__}, whose {', '.join(own)} the copy would lack"
         )
 
 
@@ -308,7 +316,7 @@ def _copy(model, replace, wrap=lambda layer, other: other):
         return other
 
     def clone_graph(model):
-        # Keras would compile the copy with this model's optimizer, which has been built for other weights.
+        # Keras would compile the copy with the model's optimizer, built for other weights.
         compiled, model.compiled = model.compiled, False
         try:
             copy = keras.models.clone_model(model, clone_function=clone, recursive=True)
@@ -364,8 +372,8 @@ def _pairs(layer, other):
         inner, inner_others = inner_layers(layer), inner_layers(other)
         if len(inner) != len(inner_others):
             raise ValueError(
-                f"`from_config(get_config())` of a layer must make the layers inside it. Received: {layer.path} with {len(inner)}, "
-                f"its copy with {len(inner_others)}"
+                "`from_config(get_config())` of a layer must make the layers inside it. Received: "
+                f"{layer.path} with {len(inner)}, its copy with {len(inner_others)}"
             )
         for pair in zip(inner, inner_others):
             yield from _pairs(*pair)
@@ -383,7 +391,8 @@ def _copy_state(layer, other):
     elif any(hasattr(v, "late_phase_members") for x in (layer, other) for v in own_variables(x)):
         _copy_rows(layer, other)
     else:
-        # What Keras does to save a layer and load it: it includes state that is no weight, and what is computed from the weights.
+        # As Keras saves a layer and loads it: that includes state that is not a weight, and what is
+        # computed from the weights.
         store = {}
         layer.save_own_variables(store)
         other.load_own_variables(store)

@@ -42,8 +42,8 @@ def ensemble(model, activation=None):
 
     Args:
       model: a model with layers that have members, also inside nested models. Sequential and
-        Functional ones run once for all members; one with a `call` of your own runs once per member,
-        and so do other layers with such layers inside, as `Bidirectional`.
+        Functional ones run once for all members; one with a `call` of your own runs once per
+        member, and so do other layers with such layers inside, such as `Bidirectional`.
       activation: applied to each member's output before the mean. A model that returns logits needs
         its "softmax" or "sigmoid" here, so that probabilities are averaged, not logits.
 
@@ -90,7 +90,8 @@ class _Fold:
         self._members = members
         self._per_member = {}  # id -> the tensor; holding it keeps the id its own
         self._replicas = {}  # id -> (the tensor, its replicas), of tensors that are not per member
-        self._stand_ins = {}  # of a layer with members, or of a nested model and which of its inputs are per member
+        # Of a layer with members; or of a nested model and which of its inputs are per member.
+        self._stand_ins = {}
 
     def run(self, model, inputs):
         """The outputs of `model`, flat, all per member."""
@@ -191,7 +192,7 @@ class Replicas(keras.layers.Layer):
 
 @register
 class AllMembers(keras.layers.Layer):
-    """A layer that has members, or has layers with members in it, with each on its part of [K*N, ...]."""
+    """A layer with members, or with such layers in it, each member on its part of [K*N, ...]."""
 
     def __init__(self, layer, members, **kwargs):
         super().__init__(**{"dtype": layer.dtype_policy, **kwargs})

@@ -11,16 +11,19 @@ def checked(grads, variables, key):
     """key(variable) -> its gradient, where there is one."""
     if len(grads) != len(variables):
         raise ValueError(
-            f"There must be a gradient, or None, for each variable. Received: {len(grads)} gradients, {len(variables)} variables"
+            "There must be a gradient, or None, for each variable. "
+            f"Received: {len(grads)} gradients, {len(variables)} variables"
         )
     missing = [path_of(v) for v, g in zip(variables, grads) if g is None]
     if len(missing) == len(variables):
         raise ValueError(
-            f"There must be a gradient of a variable: the loss depends on none. Received: None for all of {', '.join(missing)}"
+            "There must be a gradient of a variable: the loss depends on none. "
+            f"Received: None for all of {', '.join(missing)}"
         )
     if missing:
         warnings.warn(
-            f"Variables without a gradient are not trained: the loss does not depend on them. Received: None for {', '.join(missing)}",
+            "Variables without a gradient are not trained: the loss does not depend on them. "
+            f"Received: None for {', '.join(missing)}",
             stacklevel=4,
         )
     return {key(v): g for v, g in zip(variables, grads) if g is not None}

@@ -8,9 +8,18 @@ from late_phase.keras.private import learning_rate_of
 
 # Optimizers that cannot be `base` or `member`, and what to do instead.
 _REFUSED = {
-    keras.optimizers.LossScaleOptimizer: "without loss scaling around it: wrap the whole, LossScaleOptimizer(LatePhaseOptimizer(...))",
-    keras.optimizers.MultiOptimizer: "a single optimizer: one with its own learning rate for each group of weights cannot be counted in minibatches",
-    keras.optimizers.ScheduleFreeAdamW: "an optimizer whose state does not start from the weights, which spawning changes: AdamW and late_phase.keras.SWA do alike",
+    keras.optimizers.LossScaleOptimizer: (
+        "without loss scaling around it: wrap the whole, "
+        "LossScaleOptimizer(LatePhaseOptimizer(...))"
+    ),
+    keras.optimizers.MultiOptimizer: (
+        "a single optimizer: one with its own learning rate for each group of weights cannot be "
+        "counted in minibatches"
+    ),
+    keras.optimizers.ScheduleFreeAdamW: (
+        "an optimizer whose state does not start from the weights, which spawning changes: use "
+        "AdamW and late_phase.keras.SWA"
+    ),
 }
 # Averages and sums of a kind that members would confuse.
 _REFUSED_OPTIONS = ("use_ema", "gradient_accumulation_steps")
@@ -27,11 +36,13 @@ def _check(argument, optimizer):
     for option in _REFUSED_OPTIONS:
         if getattr(optimizer, option):
             raise ValueError(
-                f"`{argument}` must be without `{option}`. Received: {optimizer.name}, {option}={getattr(optimizer, option)!r}"
+                f"`{argument}` must be without `{option}`. "
+                f"Received: {optimizer.name}, {option}={getattr(optimizer, option)!r}"
             )
     if optimizer.built:
         raise ValueError(
-            f"`{argument}` must be an optimizer that has not trained yet. Received: {optimizer.name}, which has"
+            f"`{argument}` must be an optimizer that has not trained yet. "
+            f"Received: {optimizer.name}, which has"
         )
 
 
@@ -88,15 +99,17 @@ class InnerOptimizers:
             _check("member", member)
             if member is base:
                 raise ValueError(
-                    f"`member` must be an optimizer of its own. Received: {member.name}, which is `base`"
+                    "`member` must be an optimizer of its own. "
+                    f"Received: {member.name}, which is `base`"
                 )
             if (
                 None not in (base.loss_scale_factor, member.loss_scale_factor)
                 and base.loss_scale_factor != member.loss_scale_factor
             ):
                 raise ValueError(
-                    "`loss_scale_factor` must be the same in `base` and `member`, because there is one loss. "
-                    f"Received: loss_scale_factor={base.loss_scale_factor!r} in `base`, {member.loss_scale_factor!r} in `member`"
+                    "`loss_scale_factor` must be the same in `base` and `member`, because there is "
+                    f"one loss. Received: loss_scale_factor={base.loss_scale_factor!r} in `base`, "
+                    f"{member.loss_scale_factor!r} in `member`"
                 )
         rate = learning_rate_of(base)
         self.base_rate = rate if callable(rate) else float(rate.numpy())
@@ -126,7 +139,7 @@ class InnerOptimizers:
         return None if self.follows or callable(self._member_rate) else self._member_rate
 
     def base_decay_scale(self, members, base_scale):
-        """The factor on the weight decay of `base` from `start` on: its balance with the gradient stays.
+        """The factor on the weight decay of `base` from `start` on, to keep it in balance.
 
         An update then stands for `members` minibatches. SGD's is proportional to the gradient,
         whose sum is members * base_scale times as large. The others divide the gradient by its

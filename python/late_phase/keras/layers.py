@@ -48,9 +48,20 @@ class Dense(MemberLayer):
     plain_class = keras.layers.Dense
 
     def __init__(
-        self, units, members, activation=None, use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zeros",
-        kernel_regularizer=None, bias_regularizer=None, activity_regularizer=None, kernel_constraint=None, bias_constraint=None, **kwargs,
-    ):  # fmt: skip
+        self,
+        units,
+        members,
+        activation=None,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
         super().__init__(members, activity_regularizer=activity_regularizer, **kwargs)
         if isinstance(units, bool) or not isinstance(units, (int, np.integer)) or units <= 0:
             raise ValueError(f"`units` must be a positive integer. Received: units={units!r}")
@@ -167,14 +178,28 @@ class BatchNormalization(MemberLayer):
     plain_class = keras.layers.BatchNormalization
 
     def __init__(
-        self, members, axis=-1, momentum=0.99, epsilon=1e-3, center=True, scale=True, beta_initializer="zeros",
-        gamma_initializer="ones", moving_mean_initializer="zeros", moving_variance_initializer="ones", beta_regularizer=None,
-        gamma_regularizer=None, beta_constraint=None, gamma_constraint=None, synchronized=False, **kwargs,
-    ):  # fmt: skip
+        self,
+        members,
+        axis=-1,
+        momentum=0.99,
+        epsilon=1e-3,
+        center=True,
+        scale=True,
+        beta_initializer="zeros",
+        gamma_initializer="ones",
+        moving_mean_initializer="zeros",
+        moving_variance_initializer="ones",
+        beta_regularizer=None,
+        gamma_regularizer=None,
+        beta_constraint=None,
+        gamma_constraint=None,
+        synchronized=False,
+        **kwargs,
+    ):
         if "renorm" in kwargs:
             raise ValueError(
-                "BatchNormalization with members has no `renorm`: its statistics are the members' own. "
-                f"Received: renorm={kwargs['renorm']!r}"
+                "BatchNormalization with members has no `renorm`: its statistics are the members' "
+                f"own. Received: renorm={kwargs['renorm']!r}"
             )
         super().__init__(members, **kwargs)
         self.axis = axis
@@ -207,7 +232,8 @@ class BatchNormalization(MemberLayer):
         channels = input_shape[self.axis]
         if channels is None:
             raise ValueError(
-                f"`axis` must be of a known size. Received: axis={self.axis}, input shape {tuple(input_shape)}"
+                "`axis` must be of a known size. "
+                f"Received: axis={self.axis}, input shape {tuple(input_shape)}"
             )
         # Half types are normalised by statistics in float.
         dtype = "float64" if self.variable_dtype == "float64" else "float32"
@@ -250,7 +276,8 @@ class BatchNormalization(MemberLayer):
     def call(self, inputs, training=False, mask=None):
         if mask is not None and not self._is_last(inputs):
             raise ValueError(
-                f"`axis` must be the last for inputs with a mask. Received: axis={self.axis} in {self.path}"
+                "`axis` must be the last for inputs with a mask. "
+                f"Received: axis={self.axis} in {self.path}"
             )
         if not inputs.dtype.is_floating:
             inputs = tf.cast(inputs, self.compute_dtype)
@@ -293,7 +320,8 @@ class BatchNormalization(MemberLayer):
             tf.constant(0),
             is_training=True,
         )
-        # Keras's moving variance is of the biased one; its rounding is small beside epsilon, with which alone it is used.
+        # Keras keeps the biased variance. Its rounding here is small beside epsilon, to which it is
+        # always added.
         biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
         self._move_statistics(result.saved_mean, biased)
         return result.y
@@ -345,10 +373,11 @@ class BatchNormalization(MemberLayer):
             if optimizer is None
             else optimizer.in_this_step(("momentum", self.momentum, mean.dtype), make_momentum)
         )
-        pairs = ((self.moving_mean, mean), (self.moving_variance, variance))
-        self.write_rows([
-            (moving, self.row(moving, training=True) * momentum + tf.stop_gradient(batch) * (1 - momentum)) for moving, batch in pairs
-        ])  # fmt: skip
+        pairs = []
+        for moving, batch in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            kept = self.row(moving, training=True) * momentum
+            pairs.append((moving, kept + tf.stop_gradient(batch) * (1 - momentum)))
+        self.write_rows(pairs)
 
     def call_members(self, inputs, mask=None):
         wide = self.moving_mean.dtype
@@ -368,7 +397,7 @@ class BatchNormalization(MemberLayer):
         return self.plain_class.from_config(config)
 
     def affine_weights(self, of_mean=False):
-        """The arrays of `affine_layer`: with these it is the mean of the members' maps, x -> a x + b.
+        """The arrays with which `affine_layer` is the mean of the members' maps, x -> a x + b.
 
         a_k = gamma_k / sqrt(variance_k + epsilon), b_k = beta_k - mean_k a_k. Statistics are the
         members' mean.

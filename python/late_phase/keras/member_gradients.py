@@ -3,9 +3,11 @@
 import tensorflow as tf
 
 _RULE = (
-    "The gradient of a weight with members must be of the current member alone: call the model with training=True, because layers use the "
-    "mean of the members otherwise. `fit` does so only if the `call` of the model has a `training` argument; a layer that is called with "
-    "training=False on purpose must be frozen (trainable = False). Received: a gradient of other members for"
+    "The gradient of a weight with members must be of the current member alone: call the model "
+    "with training=True, because layers use the mean of the members otherwise. `fit` does so only "
+    "if the `call` of the model has a `training` argument; a layer that is called with "
+    "training=False on purpose must be frozen (trainable = False). "
+    "Received: a gradient of other members for"
 )
 
 
@@ -15,9 +17,8 @@ def member_row(gradient, member):
         return tf.gather(gradient, member)
     if gradient.values.shape[0] == 1:
         return tf.squeeze(gradient.values, axis=0)
-    return tf.reduce_sum(
-        gradient.values, axis=0
-    )  # of a layer that is called more than once, or has a regularizer
+    # Several, of a layer that is called more than once, or has a regularizer.
+    return tf.reduce_sum(gradient.values, axis=0)
 
 
 def require_one_member(pairs, member):

@@ -10,7 +10,7 @@ from late_phase.keras.swa import SWA
 
 
 def spread(stacks):
-    """Of arrays [K, ...] together: RMS distance of the rows from their mean, relative to its RMS."""
+    """Of arrays [K, ...] together: the rows' RMS distance from their mean, relative to its RMS."""
     stacks = [np.float64(rows) for rows in stacks]
     means = [rows.mean(axis=0) for rows in stacks]
     squares = sum(np.square(rows - mean).sum() / len(rows) for rows, mean in zip(stacks, means))
@@ -63,7 +63,13 @@ class MemberMetrics(keras.callbacks.Callback):
       ValueError: an argument is of another kind; in `fit`, if the model has no members.
     """
 
-    def __init__(self, validation_data=None, swa=None, log_dir=None, frequency=Epoch(1)):  # noqa: B008 (it does not change)
+    def __init__(
+        self,
+        validation_data=None,
+        swa=None,
+        log_dir=None,
+        frequency=Epoch(1),  # noqa: B008 (it does not change)
+    ):
         super().__init__()
         if swa is not None and not isinstance(swa, SWA):
             raise ValueError(
@@ -71,7 +77,8 @@ class MemberMetrics(keras.callbacks.Callback):
             )
         if swa is not None and validation_data is None:
             raise ValueError(
-                "`validation_data` must be given for the average of `swa` to be evaluated. Received: validation_data=None"
+                "`validation_data` must be given for the average of `swa` to be evaluated. "
+                "Received: validation_data=None"
             )
         if not isinstance(frequency, Epoch):
             raise ValueError(
@@ -134,7 +141,7 @@ class MemberMetrics(keras.callbacks.Callback):
         return [v for v in variables if hasattr(v, "late_phase_members")]
 
     def _evaluations(self):
-        """Name -> value, always the same names: callbacks that write tables take those of the first."""
+        """Name -> value. Names never change: callbacks that write tables take the first epoch's."""
         stacks = self._stacks(self.model.variables)
         own = [np.array(v.numpy()) for v in stacks]
         collapsed = self._evaluate()

@@ -35,7 +35,7 @@ def register(cls):
 
 @contextlib.contextmanager
 def activations_named(layer):
-    """Lets `get_config` work where an activation was set to None, of which Keras makes no config."""
+    """Lets `get_config` work where an activation was set to None, which Keras cannot serialise."""
     without = [x for x in flatten_layers(layer) if getattr(x, "activation", x) is None]
     for inner in without:
         inner.activation = keras.activations.linear
@@ -126,7 +126,8 @@ def each_member(layer, members, inputs, *args, mask=None, takes_mask=None, **kwa
     for inner in flatten_layers(layer):
         if getattr(inner, "stateful", False):
             raise ValueError(
-                f"A pass over all members has no states to keep. Received: stateful=True in {inner.path}"
+                "A pass over all members has no states to keep. "
+                f"Received: stateful=True in {inner.path}"
             )
     if mask is not None and "mask" in inspect.signature((takes_mask or layer).call).parameters:
         kwargs["mask"] = mask
@@ -189,7 +190,8 @@ def load_rows(layer, store):
         members = getattr(variable, "late_phase_members", None)
         if saved and members and len(saved) == len(variable.shape) and saved[0] != members:
             raise ValueError(
-                f"`members` must be that of the saved weights. Received: members={members} in {variable.path}, {saved[0]} saved"
+                "`members` must be that of the saved weights. "
+                f"Received: members={members} in {variable.path}, {saved[0]} saved"
             )
     keras.layers.Layer.load_own_variables(layer, store)
 
@@ -211,7 +213,8 @@ class MemberLayer(keras.layers.Layer):
         self.members = check_members(members)
         if self.quantization_mode is not None:
             raise ValueError(
-                f"`dtype` must be without quantization in {type(self).__name__} with members. Received: dtype={self.dtype_policy.name}"
+                f"`dtype` must be without quantization in {type(self).__name__} with members. "
+                f"Received: dtype={self.dtype_policy.name}"
             )
         self._optimizer = lambda: None  # a weak reference, once an optimizer is attached
         self._last_training = False  # of the calls of `row`
@@ -265,8 +268,9 @@ class MemberLayer(keras.layers.Layer):
             optimizer.attach(model)
         elif self.members > 1:
             raise ValueError(
-                "A model with members must be compiled with late_phase.keras.LatePhaseOptimizer, which trains them in turn. "
-                f"Received: members={self.members} in {self.path}, {type(optimizer).__name__} as the optimizer"
+                "A model with members must be compiled with late_phase.keras.LatePhaseOptimizer, "
+                f"which trains them in turn. Received: members={self.members} in {self.path}, "
+                f"{type(optimizer).__name__} as the optimizer"
             )
         return self._optimizer()
 
@@ -324,7 +328,8 @@ class MemberLayer(keras.layers.Layer):
         for (variable, _), row in zip(pairs, rows):
             write_rows(variable.value, indices, row)
 
-    # Not super's: Keras's Dense and Conv2D, which layers with members may be, save kernel and bias alone.
+    # Not super's: Keras's Dense and Conv2D, from which some of these layers inherit, save kernel
+    # and bias alone.
 
     def save_own_variables(self, store):
         keras.layers.Layer.save_own_variables(self, store)
@@ -345,7 +350,8 @@ class MemberLayer(keras.layers.Layer):
 
     def quantize(self, *args, **kwargs):
         raise NotImplementedError(
-            f"A layer with members cannot be quantized: collapse the model first. Received: {self.name}"
+            "A layer with members cannot be quantized: collapse the model first. "
+            f"Received: {self.name}"
         )
 
     def plain_layer(self):

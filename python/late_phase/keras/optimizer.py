@@ -73,8 +73,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         that of `base`.
       members: K. With 1, training is that of the wrapped optimizers.
       start: T0, when the members are spawned: a step (minibatch); `"60%"` of the steps of `fit`; an
-        epoch of `fit`, `late_phase.keras.Epoch(30)`; or None, when `spawn` is called, for example by
-        `late_phase.keras.StartOnPlateau`.
+        epoch of `fit`, `late_phase.keras.Epoch(30)`; or None, when `spawn` is called, for example
+        by `late_phase.keras.StartOnPlateau`.
       sigma: the noise at `start`, in units of a weight array's root mean square.
       base_scale: γ, the factor on the base weights' summed gradients: 1, or 1 / members for their
         mean.
@@ -106,7 +106,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
     ):
         if kwargs:
             raise ValueError(
-                f"Options of an optimizer belong to `base` and `member`. Received: {', '.join(kwargs)}"
+                "Options of an optimizer belong to `base` and `member`. "
+                f"Received: {', '.join(kwargs)}"
             )
         for argument, optimizer in (("base", base), ("member", member)):
             _check(
@@ -117,7 +118,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             )
         members = check_members(members)
         inner = InnerOptimizers(base, member, members)
-        # Where the updates of members read counts and rates, which on a GPU would be waited for in every step.
+        # On the CPU, where the members' updates read counts and rates: each step would wait for
+        # those on a GPU.
         with tf.device("CPU:0" if members > 1 else None):
             super().__init__(
                 learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name
@@ -126,7 +128,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             member_now = keras.Variable(
                 0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica"
             )
-            # bool []: whether rows may differ although there are no members yet, because they came from elsewhere.
+            # bool []: whether rows may differ although there are no members yet, because they came
+            # from elsewhere.
             unequal = keras.Variable(
                 True,
                 dtype="bool",
@@ -146,7 +149,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         )
         self._spawn_is_due = False
         self._said_too_short = False
-        # In a namespace, because Keras would count what is in attributes, and in lists of them, among this optimizer's own state.
+        # In a namespace, because Keras would count attributes, and what is in lists of them, as
+        # this optimizer's own state.
         self._parts = types.SimpleNamespace(
             inner=inner, unequal=unequal, start=None, shared=(None, {})
         )
@@ -207,12 +211,13 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         variable = self._parts.start
         if variable is None:
             raise ValueError(
-                "`start` must be None for members that are spawned by hand, and there must be several. "
-                f"Received: start={self._start!r}, members={self.members}"
+                "`start` must be None for members that are spawned by hand, and there must be "
+                f"several. Received: start={self._start!r}, members={self.members}"
             )
         if not self.built:
             raise ValueError(
-                "The optimizer must be built: train, or call optimizer.build(model.trainable_variables). Received: one without weights"
+                "The optimizer must be built: train, or call "
+                "optimizer.build(model.trainable_variables). Received: one without weights"
             )
         step = int(self.iterations.numpy())
         if step >= int(variable.numpy()):
@@ -243,8 +248,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             return
         if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
             raise ValueError(
-                "The optimizer must be built before its first step in `strategy.run`: call optimizer.build(model.trainable_variables) in the "
-                f"strategy's scope. Received: an optimizer that is not built, in {type(tf.distribute.get_strategy()).__name__}.run"
+                "The optimizer must be built before its first step in `strategy.run`: call "
+                "optimizer.build(model.trainable_variables) in the strategy's scope. Received: an "
+                f"optimizer that is not built, in {type(tf.distribute.get_strategy()).__name__}.run"
             )
 
         def build():
@@ -254,8 +260,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         if tf.executing_eagerly():
             build()
         else:
-            # Variables that are made while a step is traced would make Keras trace it once more. In a
-            # thread of its own nothing is being traced.
+            # Variables that are made while a step is traced would make Keras trace it once more. In
+            # a thread of its own nothing is being traced.
             with concurrent.futures.ThreadPoolExecutor(1) as executor:
                 executor.submit(build).result()
 
@@ -264,17 +270,20 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         for variable in late:
             if variable.late_phase_members != self.members:
                 raise ValueError(
-                    f"`members` must be the same in the optimizer and in all layers. Received: members={self.members} in the optimizer, "
+                    "`members` must be the same in the optimizer and in all layers. "
+                    f"Received: members={self.members} in the optimizer, "
                     f"members={variable.late_phase_members} in {variable.path}"
                 )
         if self.members > 1 and not variables:  # as Keras does to restore an optimizer from .h5
             raise ValueError(
-                "There must be variables to train; loading of a whole model from .h5 needs compile=False. Received: none"
+                "There must be variables to train; loading of a whole model from .h5 needs "
+                "compile=False. Received: none"
             )
         if self.members > 1 and not late:
             raise ValueError(
-                "There must be a weight with members to train: use layers of late_phase.keras in the model, and do not freeze all of them "
-                f"(trainable=False); or use members=1. Received: {len(variables)} variables without members"
+                "There must be a weight with members to train: use layers of late_phase.keras in "
+                "the model, and do not freeze all of them (trainable=False); or use members=1. "
+                f"Received: {len(variables)} variables without members"
             )
         super().build(variables)
         for variable in late:
@@ -318,7 +327,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 FusedRule.of(inner.base, base),
                 FusedRule.of(inner.member, late),
             )
-        # A single member needs no second optimizer; one for all weights also clips their joint norm.
+        # A single member needs no second optimizer; one for all weights also clips their joint
+        # norm.
         self._joint = (
             bool(late) and self.members == 1 and inner.follows and not (base_rule and member_rule)
         )
@@ -389,7 +399,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         """
         if self.built:
             raise ValueError(
-                "Exclusions from weight decay must be made before the optimizer is built. Received: an optimizer that has been built"
+                "Exclusions from weight decay must be made before the optimizer is built. "
+                "Received: an optimizer that has been built"
             )
         super().exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
@@ -450,30 +461,30 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
 
     def _require_ready(self, variables):
         """To be built by its first step."""
-        for (
-            variable
-        ) in variables:  # gradients of a member are of no use if the layers chose another one
+        # Gradients of a member are of no use if the layers chose another one.
+        for variable in variables:
             if (
                 self.members > 1
                 and hasattr(variable, "late_phase_layer")
                 and variable.late_phase_layer()._optimizer() is not self
             ):
                 raise ValueError(
-                    "The layers must know the optimizer before the first training step: compile the model with it, or call "
-                    f"optimizer.build(model.trainable_variables). Received: {variable.path}, whose layer does not"
+                    "The layers must know the optimizer before the first training step: compile "
+                    "the model with it, or call optimizer.build(model.trainable_variables). "
+                    f"Received: {variable.path}, whose layer does not"
                 )
         if self._starts_at_once() and self.sigma > 0 and tf.executing_eagerly():
             raise ValueError(
-                "With start=0 the first minibatch is a member's already: the model must be built before a training that is run eagerly; call "
-                "it once, or give it an Input. Received: start=0 and a model without weights before the first minibatch"
+                "With start=0 the first minibatch is a member's already: the model must be built "
+                "before a training that is run eagerly; call it once, or give it an Input. "
+                "Received: start=0 and a model without weights before the first minibatch"
             )
 
     def _update(self, strategy, base, late):
         """One step with (variable, gradient) pairs, for all replicas; gradients are reduced."""
         parts, now = self._parts, self._now()
-        if (
-            parts.inner.clipnorm is not None
-        ):  # before `start` gradients are clipped by the norm of all of them
+        # Before `start` gradients are clipped by the norm of all of them.
+        if parts.inner.clipnorm is not None:
             base = [(v, dense(g)) for v, g in first_replica(strategy, base)]
             late = first_replica(strategy, late)
             now.base_square_norm, now.member_square_norm = tf.cond(
@@ -602,7 +613,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         if self.members > 1 and is_short and not self._said_too_short:
             self._said_too_short = True
             warnings.warn(
-                f"`start` should be a step of the training, or there are no members. Received: start={start}, training ended after {steps} steps",
+                "`start` should be a step of the training, or there are no members. "
+                f"Received: start={start}, training ended after {steps} steps",
                 stacklevel=3,
             )
 

@@ -1,4 +1,4 @@
-"""Models with a `call` of one's own, whose layers are attributes: what a copy needs to know of them.
+"""Models with a `call` of one's own, whose layers are attributes: what copying them takes.
 
 How the layers are called is known to `call` alone. So a copy is made by the class, from the config,
 and each of its layers is then exchanged for that of the copy's own kind.
@@ -28,9 +28,9 @@ def has_graph(model):
 
 
 def signature(model):
-    """Of a model that was called or built: its inputs, symbolic, in the structure that `call` takes.
+    """The inputs of a model that was called or built: symbolic, structured as `call` takes them.
 
-    Which dtype they have is not known: floats, or integers where the model takes no floats.
+    Their dtype is not known: floats, or integers where the model takes no floats.
 
     Raises:
       ValueError: `call` has other arguments, too, or takes neither.
@@ -38,8 +38,9 @@ def signature(model):
     shape = (model.get_build_config() or {}).get("input_shape")
     if shape is None or len(_inputs_of(model)) != 1:
         raise ValueError(
-            "A model of a class of your own must have been called, and `call` must take all inputs as its first argument, as `fit` "
-            f"gives them. Received: {type(model).__name__}, call{inspect.signature(model.call)}"
+            "A model of a class of your own must have been called, and `call` must take all inputs "
+            "as its first argument, as `fit` gives them. "
+            f"Received: {type(model).__name__}, call{inspect.signature(model.call)}"
         )
     problem = None
     for dtype in ("float32", "int32"):
@@ -69,8 +70,9 @@ def outputs(model):
         return keras.tree.flatten(model.call(inputs))
     except Exception as error:  # of whatever kind, as it is the model's own
         raise ValueError(
-            "The head is found in a class of your own if its `call` has layers and keras.ops alone; choose it by its name, as `summary` "
-            f"prints it. Received: {type(model).__name__}: {error}"
+            "The head is found in a class of your own if its `call` has layers and keras.ops "
+            "alone; choose it by its name, as `summary` prints it. "
+            f"Received: {type(model).__name__}: {error}"
         ) from error
 
 
@@ -90,8 +92,9 @@ def remake(model, clone):
     slots, copied = layer_slots(model), layer_slots(copy)
     if slots.keys() != copied.keys():
         raise ValueError(
-            "A class of models must make all its layers in the constructor, as attributes or in lists and dicts of these, to be copied. "
-            f"Received: {name} with {', '.join(slots)}, its copy with {', '.join(copied) or 'none'}"
+            "A class of models must make all its layers in the constructor, as attributes or in "
+            f"lists and dicts of these, to be copied. Received: {name} with {', '.join(slots)}, "
+            f"its copy with {', '.join(copied) or 'none'}"
         )
     clone = functools.cache(clone)  # a layer in two places stays one
     made = {place: clone(layer) for place, layer in slots.items()}
@@ -102,8 +105,8 @@ def remake(model, clone):
         copy(signature(model))
     except Exception as error:  # of whatever kind, as it is the model's own
         raise ValueError(
-            "`call` of a class of models must only call the layers that get or lose members, and use nothing else of them. "
-            f"Received: {name}: {error}"
+            "`call` of a class of models must only call the layers that get or lose members, and "
+            f"use nothing else of them. Received: {name}: {error}"
         ) from error
     return copy
 
@@ -112,10 +115,14 @@ def _config(model):
     try:
         return type(model).get_config(model)
     except NotImplementedError as error:
-        raise ValueError(
-            "A class of models must have a `get_config` from which `from_config` makes it, to be copied. "
-            f"Received: {type(model).__name__}: {error}"
-        ) from error
+        raise _not_from_config(model, error) from error
+
+
+def _not_from_config(model, error):
+    return ValueError(
+        "A class of models must have a `get_config` from which `from_config` makes it, to be "
+        f"copied. Received: {type(model).__name__}: {error}"
+    )
 
 
 def made_again(layer, config):
@@ -131,12 +138,9 @@ def made_again(layer, config):
     except Exception as error:  # of whatever kind, as it is the class's own
         arguments = constructor_arguments(layer)
         if arguments is None:
-            raise ValueError(
-                "A class of models must have a `get_config` from which `from_config` makes it, to be copied. "
-                f"Received: {type(layer).__name__}: {error}"
-            ) from error
+            raise _not_from_config(layer, error) from error
         copy = type(layer)(**arguments)  # does not take all that is in a config
-    # The config that Keras makes by itself has the defaults of a model's constructor, not what it was given.
+    # Keras's automatic config has the defaults of a model's constructor, not what it was given.
     for name, value in own_attributes(layer).items():
         if isinstance(value, _PLAIN) and name in vars(copy):
             setattr(copy, name, value)
@@ -147,13 +151,14 @@ def require_training(model):
     """Refuses a model that `fit` would not tell that it is training."""
     if "training" not in inspect.signature(model.call).parameters:
         raise ValueError(
-            "`call` of a class of models must have an argument `training`, by which its members know that they are trained. "
+            "`call` of a class of models must have an argument `training`, by which its members "
+            "know that they are trained. "
             f"Received: {type(model).__name__}, call{inspect.signature(model.call)}"
         )
 
 
 def _kinds(layer):
-    """The classes of the layers that do something; not of the inputs of a Sequential that is built."""
+    """The classes of the layers that do something: no models, nor the inputs of a Sequential."""
     return [
         type(inner)
         for inner in flatten_layers(layer)
@@ -166,9 +171,9 @@ def _save_weights_alone(model):
 
     def get_config():
         raise ValueError(
-            "A model whose layers are not those that its constructor makes cannot be loaded from its config: use `save_weights`, and load "
-            "them into a copy that was made alike; or save `collapse` of a converted model. "
-            f"Received: {type(model).__name__}"
+            "A model whose layers are not those that its constructor makes cannot be loaded from "
+            "its config: use `save_weights`, and load them into a copy that was made alike; or "
+            f"save `collapse` of a converted model. Received: {type(model).__name__}"
         )
 
     model.get_config = get_config

@@ -33,7 +33,7 @@ class _Bare(keras.Model):
 
 
 def own_attributes(model):
-    """The attributes of a model of one's own class that are not Keras's or TensorFlow's, by name."""
+    """By name, a model's attributes that are its class's own, not Keras's or TensorFlow's."""
     internal = vars(_Bare())
     return {
         name: value
@@ -43,7 +43,7 @@ def own_attributes(model):
 
 
 def layer_slots(model):
-    """The layers among a model's attributes, and in their lists, tuples and dicts, by their place."""
+    """By place, the layers among a model's attributes, and in lists, tuples and dicts there."""
     found = {}
     for name, value in own_attributes(model).items():
         _map_layers(value, name, found.__setitem__)
@@ -113,7 +113,8 @@ def mask_of(tensor):
 
 def carry_mask(tensor, mask):
     """Lets a tensor carry a mask."""
-    setattr(tensor, "_keras_mask", mask)  # noqa: B010 (to private_test, an attribute that is set is our own)
+    # To private_test, an attribute that is set by name is our own.
+    setattr(tensor, "_keras_mask", mask)  # noqa: B010
 
 
 def own_variables(layer):
@@ -203,7 +204,8 @@ class _MemberVariable(_WatchedVariable):
     def assign(self, value):
         if self._row() is not None:
             raise ValueError(
-                f"A weight with members must not be assigned by its layer in a call. Received: an assignment to {self.path}"
+                "A weight with members must not be assigned by its layer in a call. "
+                f"Received: an assignment to {self.path}"
             )
         return super().assign(value)
 
@@ -224,8 +226,9 @@ def add_rows(variable, members, equal_rows, after_assignment):
         with tf.init_scope(), strategy.scope():
             if not variable._value.is_initialized():
                 raise ValueError(
-                    "A layer must be built before a training step is traced for its weights to get members: call the model once, or give "
-                    f"it an Input. Received: {variable.path}, without a value yet"
+                    "A layer must be built before a training step is traced for its weights to get "
+                    "members: call the model once, or give it an Input. "
+                    f"Received: {variable.path}, without a value yet"
                 )
             variable._initialize(np.repeat(variable.numpy()[np.newaxis], members, axis=0))
     variable._shape = (members, *variable._shape)

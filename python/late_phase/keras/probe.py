@@ -12,8 +12,8 @@ from late_phase.keras.reestimation import calls_replaced
 
 _BATCH = 2
 # Of dimensions that the signature leaves open, the first that the model takes. The largest comes
-# first because TensorFlow's convolutions on the CPU (oneDNN's) do not refuse images that are smaller
-# than their filters: they return memory that nobody has written.
+# first because TensorFlow's convolutions on the CPU (oneDNN's) do not refuse images smaller than
+# their filters: they return memory that nobody has written.
 _SIZES = (128, 32, 8)
 _MOST_ELEMENTS = 2**20  # of an input; a model takes moments for as many
 _DRAWS = (
@@ -22,8 +22,8 @@ _DRAWS = (
     lambda random, shape: random.integers(0, 2, shape),
 )
 
-# The largest difference that rounding explains, relative to the largest value: some 1e4 units in the
-# last place of 32 bits and 30 of 16, which deep networks stay far below. In 64 bits the fused
+# The largest difference that rounding explains, relative to the largest value: some 1e4 units in
+# the last place of 32 bits and 30 of 16, which deep networks stay far below. In 64 bits the fused
 # BatchNorm's epsilon, a float, is most of it.
 _TOLERANCE = {"float64": 1e-7, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.2}
 
@@ -109,7 +109,7 @@ def _arrays(tensors):
 
 
 def _made_inputs(model):
-    """Tries of (inputs with finite outputs, the values there, None) or (None, None, the problem)."""
+    """Yields (inputs, the finite values there, None), or (None, None, the problem), per try."""
     signature = _signature(model)
     specs = keras.tree.flatten(signature)
     sizes = [size for size in _SIZES if all(_elements(x, size) <= _MOST_ELEMENTS for x in specs)]

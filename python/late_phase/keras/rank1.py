@@ -44,7 +44,8 @@ class Rank1Layer(MemberLayer):
             if received != value:
                 value, received = (getattr(x, "__name__", repr(x)) for x in (value, received))
                 raise ValueError(
-                    f"`{name}` must be {value} in {type(self).__name__}. Received: {name}={received}"
+                    f"`{name}` must be {value} in {type(self).__name__}. "
+                    f"Received: {name}={received}"
                 )
 
     def add_factors(self, inputs, outputs):
@@ -68,7 +69,8 @@ class Rank1Layer(MemberLayer):
 
     def enable_lora(self, *args, **kwargs):
         raise ValueError(
-            f"{type(self).__name__} has no LoRA: its members share the kernel. Received: enable_lora of {self.path}"
+            f"{type(self).__name__} has no LoRA: its members share the kernel. "
+            f"Received: enable_lora of {self.path}"
         )
 
     def times(self, x, factor):

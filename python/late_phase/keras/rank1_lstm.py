@@ -122,9 +122,9 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
       members: K, the number of members.
       u_initializer, v_initializer: for the factors of one member; all members start equal. With
         ones the layer starts out as Keras's.
-      **kwargs: the options of `keras.layers.LSTM`, except `use_cudnn`. States, including `stateful`,
-        are as in Keras. With other activations, `unroll`, or `recurrent_dropout` in training, and
-        for masked sequences, Keras's loop over the steps takes the place of the fused op.
+      **kwargs: the options of `keras.layers.LSTM`, except `use_cudnn`. States, including
+        `stateful`, are as in Keras. With other activations, `unroll`, or `recurrent_dropout` in
+        training, and for masked sequences, Keras's loop over the steps replaces the fused op.
 
     Call arguments:
       inputs: [batch, time, features].

@@ -68,7 +68,8 @@ def reestimate_batch_norm(model, dataset, steps=None):
     """
     if not model.built:
         raise ValueError(
-            "`model` must be built: call it once, or give it an Input. Received: one without weights"
+            "`model` must be built: call it once, or give it an Input. "
+            "Received: one without weights"
         )
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(
@@ -78,7 +79,8 @@ def reestimate_batch_norm(model, dataset, steps=None):
     for layer in layers:
         if getattr(layer, "renorm", False):
             raise ValueError(
-                f"BatchNormalization must be without `renorm` to be re-estimated. Received: renorm=True in {layer.path}"
+                "BatchNormalization must be without `renorm` to be re-estimated. "
+                f"Received: renorm=True in {layer.path}"
             )
     if not layers:
         return
@@ -121,13 +123,14 @@ def reestimate_batch_norm(model, dataset, steps=None):
         )
     if single and not counts.any():
         raise ValueError(
-            "The batches must have at least two values per channel in every BatchNormalization layer, or there is no variance. "
-            f"Received: batches with one in {single.path}"
+            "The batches must have at least two values per channel in every BatchNormalization "
+            f"layer, or there is no variance. Received: batches with one in {single.path}"
         )
     for layer, count in zip(layers, counts):
         if not count:
             raise ValueError(
-                f"The data must reach every BatchNormalization layer that is not frozen. Received: no values in {layer.path}"
+                "The data must reach every BatchNormalization layer that is not frozen. "
+                f"Received: no values in {layer.path}"
             )
     for layer, count, (mean, variance) in zip(layers, counts, sums):
         for variable, total in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
@@ -139,7 +142,8 @@ def _batches(dataset, steps):
     if isinstance(dataset, keras.utils.PyDataset):
         if dataset.num_batches is None and steps is None:
             raise ValueError(
-                "`steps` must be given for a dataset that does not say how many batches it has. Received: steps=None"
+                "`steps` must be given for a dataset that does not say how many batches it has. "
+                "Received: steps=None"
             )
         batches = (
             dataset[i]
@@ -211,7 +215,7 @@ def _normalising_by_the_batch(layer, index, noted):
             values = tf.math.count_nonzero(mask) * tf.shape(x, tf.int64)[kept[-1]]
         statistics = [tf.squeeze(mean, others), tf.squeeze(variance, others)]
         if isinstance(layer, MemberLayer) and the_only_member() is not None:
-            # One of the members' K calls with as many values: its own row, K times, as all are counted.
+            # One of the members' K calls. Each counts its values, so its own row weighs K times.
             own = layer.members * tf.one_hot(the_only_member(), layer.members, dtype=x.dtype)
             statistics = [own[:, tf.newaxis] * statistic for statistic in statistics]
         noted.append((index, values // tf.size(mean, tf.int64), *statistics))

@@ -10,7 +10,7 @@ NEVER = 2**62  # a step that no training reaches
 
 @register
 class Epoch:
-    """A number of epochs: as the `start` of `LatePhaseOptimizer` or `SWA`, or the latter's `frequency`.
+    """A number of epochs: the `start` of `LatePhaseOptimizer` or `SWA`, or SWA's `frequency`.
 
     Example:
 
@@ -72,7 +72,8 @@ def check_start(start, or_none=True):
         return start
     raise ValueError(
         '`start` must be an integer of at least 0, a percentage in (0, 100) as "60%", '
-        f"{'a late_phase.keras.Epoch, or None' if or_none else 'or a late_phase.keras.Epoch'}. Received: start={start!r}"
+        f"{'a late_phase.keras.Epoch, or None' if or_none else 'or a late_phase.keras.Epoch'}. "
+        f"Received: start={start!r}"
     )
 
 
@@ -84,8 +85,9 @@ def size_of_fit(start, params):
     steps, epochs = ((params or {}).get(name) for name in ("steps", "epochs"))
     if not steps or not epochs:
         raise ValueError(
-            "`start` must be a step where the number of steps is not known: in a loop of your own, in train_on_batch, and in the first epoch "
-            f"of a dataset that does not tell its size. Received: start={start!r}"
+            "`start` must be a step where the number of steps is not known: in a loop of your own, "
+            "in train_on_batch, and in the first epoch of a dataset that does not tell its size. "
+            f"Received: start={start!r}"
         )
     return steps, epochs
 
@@ -140,8 +142,9 @@ class StartOnPlateau(keras.callbacks.Callback):
         optimizer = self._optimizer()
         if not hasattr(optimizer, "spawn") or optimizer.has_planned_start:
             raise ValueError(
-                "The optimizer must be a LatePhaseOptimizer with start=None, whose members wait for this callback. "
-                f"Received: {type(optimizer).__name__}, start={getattr(optimizer, 'start', None)!r}"
+                "The optimizer must be a LatePhaseOptimizer with start=None, whose members wait "
+                f"for this callback. Received: {type(optimizer).__name__}, "
+                f"start={getattr(optimizer, 'start', None)!r}"
             )
 
     def on_epoch_end(self, epoch, logs=None):
@@ -149,7 +152,8 @@ class StartOnPlateau(keras.callbacks.Callback):
             return  # they have started
         if self.monitor not in (logs or {}):
             raise ValueError(
-                f"`monitor` must be a metric that `fit` logs: {', '.join(logs or {})}. Received: monitor={self.monitor!r}"
+                f"`monitor` must be a metric that `fit` logs: {', '.join(logs or {})}. "
+                f"Received: monitor={self.monitor!r}"
             )
         value = float(logs[self.monitor]) * (1 if self.mode == "min" else -1)
         if value < self._best - self.min_delta:

@@ -39,7 +39,8 @@ def summary(model, print_fn=None):
     """
     if not model.built:
         raise ValueError(
-            "`model` must be built: call it once, or give it an Input. Received: one without weights"
+            "`model` must be built: call it once, or give it an Input. "
+            "Received: one without weights"
         )
     print_fn = print_fn or print
     rows = [("weight", "shape", "members")]

@@ -90,7 +90,8 @@ class SWA(keras.callbacks.Callback):
         self.start = check_start(start, or_none=False)
         if not isinstance(frequency, Epoch) and not (is_integer(frequency) and frequency >= 1):
             raise ValueError(
-                f"`frequency` must be an integer of at least 1, of steps, or a late_phase.keras.Epoch. Received: frequency={frequency!r}"
+                "`frequency` must be an integer of at least 1, of steps, or a "
+                f"late_phase.keras.Epoch. Received: frequency={frequency!r}"
             )
         averages.check(window, weights)
         self.frequency, self.window, self.weights = frequency, window, weights
@@ -100,8 +101,8 @@ class SWA(keras.callbacks.Callback):
         self._dataset, self._steps = dataset, steps
         self._files = None if backup_dir is None else SampleFiles(backup_dir)
         self._begun = False  # whether this training's first epoch has begun
-        # Positions, in epochs or steps: where averaging begins, what was done when this epoch began,
-        # and what is done now.
+        # Positions, in epochs or steps: where averaging begins, what was done when this epoch
+        # began, and what is done now.
         self._first, self._done, self._now = None, 0, 0
         self._forget()
 
@@ -115,20 +116,21 @@ class SWA(keras.callbacks.Callback):
         self._written = 0  # samples when the average was last written
         self._variables = []  # of the model
         self._average = None
-        self._statistics = (
-            None  # (statistics of the model, their value for the average), once estimated
-        )
+        # (statistics of the model, their value for the average), once estimated
+        self._statistics = None
 
     def on_train_begin(self, logs=None):
         self._begun = False
         if self._dataset is None and layers_to_reestimate(self.model):
             raise ValueError(
-                "`dataset` must be given: the statistics of BatchNormalization are estimated from it for the averaged weights. "
-                f"Received: dataset=None, a model with {layers_to_reestimate(self.model)[0].path}"
+                "`dataset` must be given: the statistics of BatchNormalization are estimated from "
+                "it for the averaged weights. Received: dataset=None, a model with "
+                f"{layers_to_reestimate(self.model)[0].path}"
             )
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Not when training begins: which epoch it is, and its weights, are known when all callbacks have restored what they do.
+        # Not when training begins: the epoch and the weights are known once all callbacks have
+        # restored what they restore.
         self._done = epoch if self._by_epochs else self._steps_done()
         if not self._begun:
             self._plan(epoch)
@@ -161,7 +163,8 @@ class SWA(keras.callbacks.Callback):
         """
         if not self.samples:
             raise ValueError(
-                f"There must be a sample to average; the first one is taken {self._when()}. Received: samples=0"
+                f"There must be a sample to average; the first one is taken {self._when()}. "
+                "Received: samples=0"
             )
         with restored(self.model, self._lent()):
             self._lend()
@@ -211,9 +214,10 @@ class SWA(keras.callbacks.Callback):
         per_epoch = (self.params or {}).get("steps")
         if any(n % together for n in (self._every, self._first - self._done, per_epoch or 0)):
             raise ValueError(
-                "`start`, `frequency` and the steps of an epoch must be multiples of `steps_per_execution`, within which no sample can be "
-                f"taken. Received: start at step {self._first}, frequency={self._every}, {per_epoch} steps an epoch, "
-                f"steps_per_execution={together}"
+                "`start`, `frequency` and the steps of an epoch must be multiples of "
+                "`steps_per_execution`, within which no sample can be taken. "
+                f"Received: start at step {self._first}, frequency={self._every}, "
+                f"{per_epoch} steps an epoch, steps_per_execution={together}"
             )
 
     def _last_due(self, position):
@@ -239,8 +243,9 @@ class SWA(keras.callbacks.Callback):
             id(variable) for variable in variables
         ]:
             raise ValueError(
-                "A callback averages one set of weights: use a new SWA for another model, or if layers have been frozen or thawed. "
-                f"Received: {len(variables)} weights, not the {len(self._variables)} that the average is of"
+                "A callback averages one set of weights: use a new SWA for another model, or if "
+                f"layers have been frozen or thawed. Received: {len(variables)} weights, not the "
+                f"{len(self._variables)} that the average is of"
             )
 
     def _resume(self, epoch):
@@ -253,14 +258,16 @@ class SWA(keras.callbacks.Callback):
         kept = self._files.epochs()
         usable = [e for e in kept if e < epoch] if due > self._first else []
         last = self._files.position(usable[-1]) if usable else self._first
-        # Killed after the weights of its last epoch were saved and before their average was: they are here now.
+        # A run that was killed after it saved the weights of its last epoch, but before their
+        # average: the weights are here now.
         is_missed = last + self._every == due == self._done
         if kept and due > self._first and last != due and not is_missed:
             unit = "epoch" if self._by_epochs else "step"
             found = ", ".join(str(self._files.position(e)) for e in kept)
             raise ValueError(
-                f"`backup_dir` must hold the average after {unit} {due} for training to resume at epoch {epoch + 1}; start at epoch 1, or "
-                f"with another folder, to start a new average. Received: averages after {unit}s {found}"
+                f"`backup_dir` must hold the average after {unit} {due} for training to resume at "
+                f"epoch {epoch + 1}; start at epoch 1, or with another folder, to start a new "
+                f"average. Received: averages after {unit}s {found}"
             )
         self._forget()
         self._files.discard([e for e in kept if e not in usable])
@@ -282,7 +289,8 @@ class SWA(keras.callbacks.Callback):
         kept, shapes = [a.shape for a in arrays], [tuple(v.shape) for v in variables]
         if kept != shapes * (len(kept) // len(shapes)) or not kept:
             raise ValueError(
-                f"`backup_dir` must be of the same model. Received: an average of shapes {kept}, not {shapes}"
+                "`backup_dir` must be of the same model. "
+                f"Received: an average of shapes {kept}, not {shapes}"
             )
         self._require_weights(variables)
         self._average.load(arrays)

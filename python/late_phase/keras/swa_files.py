@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 
-# A run may be killed after the average of an epoch is written and before its weights are, and then repeats that epoch.
+# A run that is killed after it writes the average of an epoch, but before its weights, repeats the
+# epoch.
 _KEPT = 2
 
 
@@ -23,7 +24,7 @@ class SampleFiles:
         )
 
     def write(self, epoch, samples, position, arrays):
-        """Keeps the average of `samples` samples at the end of `epoch`; `position` is the last's."""
+        """Keeps the average of `samples` samples after `epoch`; the last was at `position`."""
         os.makedirs(self._folder, exist_ok=True)
         path = self._path(epoch)
         with open(path + ".part", "wb") as file:

@@ -49,7 +49,7 @@ def square_norm(gradients):
 
 
 def _clip(gradients, clipnorm, others):
-    """Gradients scaled to a norm, with `others` (squared), of at most `clipnorm`; None: unchanged."""
+    """Gradients scaled to a norm, with `others` (squared), of at most `clipnorm`, if given."""
     if clipnorm is None:
         return gradients
     norm = tf.sqrt(square_norm(gradients) + others)

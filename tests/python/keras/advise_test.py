@@ -68,7 +68,8 @@ def test_sgd_has_no_such_law():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"loss": math.nan}, "`loss` must be a finite number, or a sequence of them. Received: loss=nan"),
+        ({"loss": math.nan},
+         "`loss` must be a finite number, or a sequence of them. Received: loss=nan"),
         ({"loss": []}, "`loss` must be a finite number.* Received: loss=\\[\\]"),
         ({"swa_loss": "low"}, "`swa_loss` must be .* Received: swa_loss='low'"),
         ({"loss": [1, 2]}, "must be of the same trainings. Received: 2 and 1 numbers"),
@@ -78,7 +79,8 @@ def test_sgd_has_no_such_law():
         ({"history": {"mse": [1]}}, "`history` must have `val_loss` or `loss`. Received: mse"),
         ({"history": [1, math.inf]}, "`history` must be a finite number"),
         ({"late_epochs": 3}, "`late_epochs` must come with `history`"),
-        ({"late_epochs": 12, "history": HISTORY}, r"must be in \(0, 12\).* Received: late_epochs=12"),
+        ({"late_epochs": 12, "history": HISTORY},
+         r"must be in \(0, 12\).* Received: late_epochs=12"),
         ({"late_epochs": 0, "history": HISTORY}, r"must be in \(0, 12\).* Received: late_epochs=0"),
         ({"optimizer": "lion"}, "`optimizer` must be .* Received: optimizer='lion'"),
         ({"optimizer": keras.optimizers.Adagrad()}, "`optimizer` must be .* Received: optimizer=<"),

@@ -1,4 +1,4 @@
-"""What SWA averages, and when it takes its samples: each choice against its definition, in double."""
+"""What SWA averages, and when it takes its samples, against definitions in double precision."""
 
 import keras
 import numpy as np
@@ -45,8 +45,15 @@ def vector(model):
 
 def fit(model, callbacks, epochs=EPOCHS, **options):
     model.fit(
-        X, Y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks, **options
-    )  # fmt: skip
+        X,
+        Y,
+        batch_size=BATCH,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+        **options,
+    )
 
 
 def averaged(swa, model):
@@ -194,7 +201,7 @@ DECAYS = {
 @pytest.mark.parametrize("window", [7, 100])
 @pytest.mark.parametrize("name", DECAYS)
 def test_a_decay_is_that_of_the_learning_rate(name, window):
-    """Merged weights are those of steps from the window's first sample whose rate falls by the decay.
+    """Merged weights are those of steps from the window's first sample at a rate that decays.
 
     The gradients are those of the training, at its constant rate, as the rate of a step changes
     nothing that came before it.
@@ -225,7 +232,9 @@ def test_samples_are_copies():
     np.testing.assert_array_equal(averaged(swa, model), 2.0)
 
 
-@pytest.mark.parametrize("options", [dict(window=3), dict(window=2, weights="1-sqrt"), dict(weights=0.5)])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [dict(window=3), dict(window=2, weights="1-sqrt"), dict(weights=0.5)]
+)
 def test_half_types_are_averaged_in_float(options):
     model = keras.Sequential(
         [keras.Input((4,)), keras.layers.Dense(1, use_bias=False, dtype="bfloat16")]
@@ -281,7 +290,10 @@ def test_samples_that_were_lost_are_refused(tmp_path):
     model = made()
     fit(model, [SWA(0, 1, backup_dir=tmp_path)], epochs=2)
     fit(model, [], epochs=3, initial_epoch=2)
-    message = "must hold the average after step 15 for training to resume at epoch 4.*averages after steps 5, 10"
+    message = (
+        "must hold the average after step 15 for training to resume at epoch 4.*"
+        "averages after steps 5, 10"
+    )
     with pytest.raises(ValueError, match=message):
         fit(model, [SWA(0, 1, backup_dir=tmp_path)], initial_epoch=3)
 
@@ -326,20 +338,31 @@ def without_size():
         (lambda: SWA("120%"), "`start` must be.*Received: start='120%'"),
         (lambda: SWA(0, 1.5), "`frequency` must be.*Received: frequency=1.5"),
         (lambda: SWA(0, "10%"), "`frequency` must be.*Received: frequency='10%'"),
-        (lambda: SWA(0, window=0), "`window` must be an integer of at least 1, or None. Received: window=0"),
+        (lambda: SWA(0, window=0),
+         "`window` must be an integer of at least 1, or None. Received: window=0"),
         (lambda: SWA(0, window=True), "`window` must be.*Received: window=True"),
         (lambda: SWA(0, weights="linear"), "`weights` must be 'equal'.*Received: weights='linear'"),
-        (lambda: SWA(0, weights=1.0), "`weights` must be.*a number in .0, 1..*Received: weights=1.0"),
+        (lambda: SWA(0, weights=1.0),
+         "`weights` must be.*a number in .0, 1..*Received: weights=1.0"),
         (lambda: SWA(0, weights=[0.5, 0.5]), r"`weights` must be.*Received: weights=\[0.5, 0.5\]"),
-        (lambda: SWA(0, weights="1-sqrt"), "`window` must be given.*Received: window=None, weights='1-sqrt'"),
-        (lambda: SWA(0, window=3, weights=0.9), "`window` must be None for an exponential.*Received: window=3, weights=0.9"),
-        (lambda: SWA(0, window=3, weights=lambda t: t), "must fall from 1 at 0 to 0 at 1.*Received: 0.0 at 0, 1.0 at 1"),
-        (lambda: fit(made(steps_per_execution=5), [SWA(0, 3)]), "multiples of `steps_per_execution`.*frequency=3, 5 steps an epoch, steps_per_execution=5"),
-        (lambda: fit(made(steps_per_execution=5), [SWA(7, 5)]), "multiples of `steps_per_execution`.*start at step 7"),
-        (lambda: made().fit(without_size(), epochs=2, verbose=0, callbacks=[SWA("50%")]), "where the number of steps is not known.*Received: start='50%'"),
-        (lambda: made().fit(without_size(), epochs=2, verbose=0, callbacks=[SWA(7)]), "where the number of steps is not known.*Received: start=7"),
+        (lambda: SWA(0, weights="1-sqrt"),
+         "`window` must be given.*Received: window=None, weights='1-sqrt'"),
+        (lambda: SWA(0, window=3, weights=0.9),
+         "`window` must be None for an exponential.*Received: window=3, weights=0.9"),
+        (lambda: SWA(0, window=3, weights=lambda t: t),
+         "must fall from 1 at 0 to 0 at 1.*Received: 0.0 at 0, 1.0 at 1"),
+        (lambda: fit(made(steps_per_execution=5), [SWA(0, 3)]),
+         "multiples of `steps_per_execution`.*"
+         "frequency=3, 5 steps an epoch, steps_per_execution=5"),
+        (lambda: fit(made(steps_per_execution=5), [SWA(7, 5)]),
+         "multiples of `steps_per_execution`.*start at step 7"),
+        (lambda: made().fit(without_size(), epochs=2, verbose=0, callbacks=[SWA("50%")]),
+         "where the number of steps is not known.*Received: start='50%'"),
+        (lambda: made().fit(without_size(), epochs=2, verbose=0, callbacks=[SWA(7)]),
+         "where the number of steps is not known.*Received: start=7"),
         (lambda: SWA(6, 2).apply(), "the first one is taken after step 8. Received: samples=0"),
-        (lambda: SWA("50%").apply(), r"the first one is taken after start='50%' and frequency=Epoch\(1\)"),
+        (lambda: SWA("50%").apply(),
+         r"the first one is taken after start='50%' and frequency=Epoch\(1\)"),
     ],
 )  # fmt: skip
 def test_wrong_use_is_named(make, message):

@@ -1,4 +1,4 @@
-"""What `collapse` makes of members: their mean, one of them, and three ways with BatchNormalization."""
+"""What `collapse` makes of members: their mean, one of them, and three kinds of BatchNorm."""
 
 import keras
 import numpy as np
@@ -64,8 +64,13 @@ def test_affine_equals_the_mean_where_members_are_equal():
 
 def test_an_affine_copy_trains_and_is_saved(tmp_path):
     model = keras.Sequential(
-        [keras.Input((C,)), layers.Dense(4), late_phase.keras.BatchNormalization(members=K), late_phase.keras.Dense(2, members=K)]
-    )  # fmt: skip
+        [
+            keras.Input((C,)),
+            layers.Dense(4),
+            late_phase.keras.BatchNormalization(members=K),
+            late_phase.keras.Dense(2, members=K),
+        ]
+    )
     plain = late_phase.keras.collapse(scattered(model), batch_norm="affine")
     plain.compile(keras.optimizers.SGD(0.01), "mse")
     before = plain.evaluate(X, X[:, :2], verbose=0)
@@ -104,18 +109,21 @@ def test_each_member_is_a_plain_model_of_its_own():
     only = mixed_model()
     late = [hasattr(v, "late_phase_members") for v in only.weights]
     for k in range(K):  # the mean of equal members is each of them
-        only.set_weights([
-            w[k : k + 1].repeat(K, axis=0) if is_late else w for w, is_late in zip(model.get_weights(), late, strict=True)
-        ])  # fmt: skip
+        weights = zip(model.get_weights(), late, strict=True)
+        only.set_weights([w[k : k + 1].repeat(K, axis=0) if rows else w for w, rows in weights])
         np.testing.assert_allclose(outputs[k], only(x), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(batch_norm="median"), "`batch_norm` must be one of mean, affine, reestimated, or None. Received: batch_norm='median'"),
-        (dict(batch_norm="reestimated"), "`dataset` must be given.*Received: batch_norm='reestimated', dataset=None"),
-        (dict(batch_norm="affine", dataset=X), "and for no other. Received: batch_norm='affine', dataset=given"),
+        (dict(batch_norm="median"),
+         "`batch_norm` must be one of mean, affine, reestimated, or None. "
+         "Received: batch_norm='median'"),
+        (dict(batch_norm="reestimated"),
+         "`dataset` must be given.*Received: batch_norm='reestimated', dataset=None"),
+        (dict(batch_norm="affine", dataset=X),
+         "and for no other. Received: batch_norm='affine', dataset=given"),
         (dict(batch_norm="affine", member=0), "`member` must be None for batch_norm=\"affine\""),
         (dict(member=K), "`member` must be in \\[0, 3\\).*Received: member=3"),
         (dict(member=-1), "`member` must be in \\[0, 3\\).*Received: member=-1"),

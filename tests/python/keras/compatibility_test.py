@@ -1,4 +1,4 @@
-"""What docs/keras.md says that late_phase works with: here, or in the tests that CHECKED_BY names."""
+"""What docs/keras.md says late_phase works with: here, or in the tests that CHECKED_BY names."""
 
 import os
 import re
@@ -13,59 +13,88 @@ import tensorflow as tf
 import late_phase.keras
 
 K = 3
-# Row of the table -> the tests of what it says; a name without a file is of this one. What is not in the power of late_phase has none.
+# Row of the table -> the tests of what it says; a name without a file is of this one. What
+# late_phase has no say in has none.
 CHECKED_BY = {
     "eager execution, `tf.function`, `steps_per_execution`": [
-        "test_eager_training_is_that_of_a_graph", "optimizer_test.py::test_custom_loop_equals_the_plain_loop",
+        "test_eager_training_is_that_of_a_graph",
+        "optimizer_test.py::test_custom_loop_equals_the_plain_loop",
         "optimizer_test.py::test_several_steps_per_execution"],
     "XLA (`jit_compile=True`)": [
-        "xla_training_test.py::test_training_equals_that_without_xla", "xla_training_test.py::test_auto_takes_the_fused_kernels_on_a_cpu",
+        "xla_training_test.py::test_training_equals_that_without_xla",
+        "xla_training_test.py::test_auto_takes_the_fused_kernels_on_a_cpu",
         "test_xla_predicts_the_same", "optimizer_use_test.py::test_plain_layers_compile_under_xla"],
     "`mixed_bfloat16`, `mixed_float16` with `LossScaleOptimizer`, `float64`": [
-        "layers_test.py::test_mixed_precision_trains", "test_float64_trains", "test_weights_of_batch_norm_are_never_of_16_bits"],
+        "layers_test.py::test_mixed_precision_trains", "test_float64_trains",
+        "test_weights_of_batch_norm_are_never_of_16_bits"],
     "Sequential, Functional and nested models, `keras.applications`": [
-        "layers_test.py::test_converted_application_predicts_the_same_at_once", "ensemble_test.py::test_is_the_mean_of_single_members"],
-    "Functional models of your own class, with a `train_step`": ["convert_test.py::test_a_functional_model_with_its_own_step_keeps_it"],
+        "layers_test.py::test_converted_application_predicts_the_same_at_once",
+        "ensemble_test.py::test_is_the_mean_of_single_members"],
+    "Functional models of your own class, with a `train_step`": [
+        "convert_test.py::test_a_functional_model_with_its_own_step_keeps_it"],
     "models with a `call` of your own": [
-        "own_models_test.py::test_training_is_that_of_a_functional_model", "own_models_test.py::test_members_that_a_class_makes_are_collapsed",
-        "own_models_test.py::test_weights_are_saved_alone", "own_models_test.py::test_what_cannot_be_converted_is_said_at_once",
+        "own_models_test.py::test_training_is_that_of_a_functional_model",
+        "own_models_test.py::test_members_that_a_class_makes_are_collapsed",
+        "own_models_test.py::test_weights_are_saved_alone",
+        "own_models_test.py::test_what_cannot_be_converted_is_said_at_once",
         "training_mode_test.py::test_a_gradient_of_the_mean_is_refused"],
     "`Bidirectional`, `TimeDistributed`, `RNN` with cells, other wrappers": [
-        "wrappers_test.py::test_training_collapsing_and_averaging", "wrappers_test.py::test_bidirectional_is_trained_like_two_layers",
+        "wrappers_test.py::test_training_collapsing_and_averaging",
+        "wrappers_test.py::test_bidirectional_is_trained_like_two_layers",
         "wrappers_test.py::test_time_distributed_is_trained_like_the_layer"],
     "integer and sparse inputs, masks": [
-        "options_test.py::test_integers_are_normalised_as_floats", "options_test.py::test_sparse_inputs_are_their_dense_ones",
-        "masks_test.py::test_masked_training_has_the_gradients_of_keras", "masks_test.py::test_masked_batch_norm_is_keras"],
+        "options_test.py::test_integers_are_normalised_as_floats",
+        "options_test.py::test_sparse_inputs_are_their_dense_ones",
+        "masks_test.py::test_masked_training_has_the_gradients_of_keras",
+        "masks_test.py::test_masked_batch_norm_is_keras"],
     "`kernel_`, `bias_`, `beta_` and `gamma_constraint` and `_regularizer`, `axis` of BatchNorm": [
-        "dense_test.py::test_constraints_hold_as_in_keras", "dense_test.py::test_regularizers_count_as_in_keras", "options_test.py::test_batch_norm_before_the_members_is_keras_s",
-        "options_test.py::test_constraints_of_batch_norm_hold_for_every_member", "options_test.py::test_another_axis_is_that_of_transposed_inputs"],
+        "dense_test.py::test_constraints_hold_as_in_keras",
+        "dense_test.py::test_regularizers_count_as_in_keras",
+        "options_test.py::test_batch_norm_before_the_members_is_keras_s",
+        "options_test.py::test_constraints_of_batch_norm_hold_for_every_member",
+        "options_test.py::test_another_axis_is_that_of_transposed_inputs"],
     "`dropout` and `recurrent_dropout` of LSTM": [
-        "rank1_test.py::test_dropout_of_inputs_is_keras_own", "masks_test.py::test_recurrent_dropout_is_keras_with_the_same_seed"],
-    "an activation set to None, `layer.activation = None`": ["options_test.py::test_an_activation_that_was_taken_away"],
-    "`renorm` of BatchNorm, LoRA of `Dense(members=K)` itself, `groups` of `Rank1Conv2D`": ["options_test.py::test_what_is_refused_is_named"],
-    "`quantize`": ["options_test.py::test_a_collapsed_model_is_quantized", "options_test.py::test_members_are_not_quantized_and_that_is_said"],
+        "rank1_test.py::test_dropout_of_inputs_is_keras_own",
+        "masks_test.py::test_recurrent_dropout_is_keras_with_the_same_seed"],
+    "an activation set to None, `layer.activation = None`": [
+        "options_test.py::test_an_activation_that_was_taken_away"],
+    "`renorm` of BatchNorm, LoRA of `Dense(members=K)` itself, `groups` of `Rank1Conv2D`": [
+        "options_test.py::test_what_is_refused_is_named"],
+    "`quantize`": [
+        "options_test.py::test_a_collapsed_model_is_quantized",
+        "options_test.py::test_members_are_not_quantized_and_that_is_said"],
     "any Keras layer, LoRA": [
-        "members_test.py::test_training_is_the_plain_loop", "convert_test.py::test_weights_are_chosen_by_name",
+        "members_test.py::test_training_is_the_plain_loop",
+        "convert_test.py::test_weights_are_chosen_by_name",
         "members_test.py::test_lora_inside_a_block_is_saved_and_collapsed_to_one_adapter"],
     "Keras Hub's layers and backbones (0.32)": [
-        "keras_hub_test.py::test_transformer_encoder", "keras_hub_test.py::test_norms_and_biases_of_a_backbone",
+        "keras_hub_test.py::test_transformer_encoder",
+        "keras_hub_test.py::test_norms_and_biases_of_a_backbone",
         "keras_hub_test.py::test_lora_on_a_frozen_backbone_collapses_to_one_adapter"],
     "`OneDeviceStrategy`, `MirroredStrategy`": [
-        "test_one_device_strategy", "distribute_test.py::test_fit_on_two_devices_is_that_of_one_with_the_joint_minibatch",
+        "test_one_device_strategy",
+        "distribute_test.py::test_fit_on_two_devices_is_that_of_one_with_the_joint_minibatch",
         "distribute_test.py::test_a_loop_on_two_devices_is_fit"],
-    "`MultiWorkerMirroredStrategy`": ["distribute_test.py::test_two_workers_are_one_with_the_joint_minibatch_and_survive_a_kill"],
+    "`MultiWorkerMirroredStrategy`": [
+        "distribute_test.py"
+        "::test_two_workers_are_one_with_the_joint_minibatch_and_survive_a_kill"],
     "TPUs": [],
     "`.keras`": [
         "optimizer_test.py::test_a_saved_model_goes_on_as_if_it_had_never_stopped",
         "layers_test.py::test_collapsed_model_loads_without_late_phase"],
-    "`save_weights`, `tf.train.Checkpoint`": ["layers_test.py::test_weights_are_saved_and_loaded", "test_checkpoint_holds_all_state"],
+    "`save_weights`, `tf.train.Checkpoint`": [
+        "layers_test.py::test_weights_are_saved_and_loaded", "test_checkpoint_holds_all_state"],
     "`.h5` of a whole model": ["test_h5_loads_without_its_optimizer"],
-    "SavedModel (`model.export`)": ["test_saved_model_needs_the_ops", "layers_test.py::test_collapsed_model_loads_without_late_phase"],
+    "SavedModel (`model.export`)": [
+        "test_saved_model_needs_the_ops",
+        "layers_test.py::test_collapsed_model_loads_without_late_phase"],
     "TensorFlow Lite": ["test_tensorflow_lite_takes_the_collapsed_model_only"],
     "TensorFlow.js, ONNX": [],
-    "`use_ema`, `gradient_accumulation_steps`": ["optimizer_test.py::test_averages_and_sums_of_another_kind_are_refused"],
+    "`use_ema`, `gradient_accumulation_steps`": [
+        "optimizer_test.py::test_averages_and_sums_of_another_kind_are_refused"],
     "`Embedding`, whose gradients are sparse; tied, too": [
-        "sparse_test.py::test_training_is_the_plain_loop", "sparse_test.py::test_no_dense_array_is_made_before_the_end_of_a_cycle"],
+        "sparse_test.py::test_training_is_the_plain_loop",
+        "sparse_test.py::test_no_dense_array_is_made_before_the_end_of_a_cycle"],
 }  # fmt: skip
 
 X, Y = np.random.default_rng(0).normal(size=(24, 8)).astype("float32"), np.arange(24) % 4

@@ -1,4 +1,4 @@
-"""`convert`, `collapse` and `summary`: what is copied, what gets members, and what is said about the rest."""
+"""`convert`, `collapse` and `summary`: what is copied, what gets members, and what is refused."""
 
 import warnings
 
@@ -143,7 +143,8 @@ class Forgets(layers.Layer):
 
 def forgetful(**head):
     return keras.Sequential([
-        keras.Input((4,)), layers.Dense(4), Forgets(3.0, name="forgets"), layers.Dense(3), layers.Dense(2, **head),
+        keras.Input((4,)), layers.Dense(4), Forgets(3.0, name="forgets"),
+        layers.Dense(3), layers.Dense(2, **head),
     ], name="net")  # fmt: skip
 
 
@@ -153,10 +154,10 @@ def forgetful(**head):
     lambda model: late_phase.keras.collapse(model),
 ], ids=["convert", "convert with a probe", "collapse"])  # fmt: skip
 def test_other_outputs_are_an_error_that_names_the_layer(call):
-    with pytest.raises(
-        ValueError,
-        match="must give the outputs of its model.*differ by .* of the largest, because of net/forgets",
-    ):
+    message = (
+        "must give the outputs of its model.*differ by .* of the largest, because of net/forgets"
+    )
+    with pytest.raises(ValueError, match=message):
         call(forgetful())
 
 
@@ -292,7 +293,8 @@ class OwnNorm(layers.BatchNormalization):
 
 def test_layers_made_inside_others_get_members_too():
     model = keras.Sequential([
-        keras.Input((4,)), Block(name="first"), layers.BatchNormalization(name="free"), OwnNorm(name="own"), layers.Dense(2, name="head"),
+        keras.Input((4,)), Block(name="first"), layers.BatchNormalization(name="free"),
+        OwnNorm(name="own"), layers.Dense(2, name="head"),
     ], name="net")  # fmt: skip
     with keras.saving.custom_object_scope({"Block": Block, "OwnNorm": OwnNorm}):
         converted = assert_copies_equal(scattered(model), floats(5, 4))
@@ -343,16 +345,17 @@ def transformer(heads=1):
 
 NORM = ["norm/gamma", "norm/beta"]
 BATCH_NORM = [f"batch_norm/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")]
+HEADS = ["head_0/kernel", "head_0/bias", "head_1/kernel", "head_1/bias"]
+BIASES = [f"attention/{name}/bias" for name in ("query", "key", "value", "attention_output")]
 # What is chosen -> the paths of what gets members.
 CHOSEN = {
-    "batch_norm + head": [*BATCH_NORM, "head_0/kernel", "head_0/bias", "head_1/kernel", "head_1/bias"],
-    "head": ["head_0/kernel", "head_0/bias", "head_1/kernel", "head_1/bias"],
+    "batch_norm + head": [*BATCH_NORM, *HEADS],
+    "head": HEADS,
     "normalization": [*NORM, *BATCH_NORM],
-    "norm/ + attention.*bias": [f"attention/{name}/bias" for name in ("query", "key", "value", "attention_output")]
-    + [*NORM, *BATCH_NORM],
+    "norm/ + attention.*bias": [*BIASES, *NORM, *BATCH_NORM],
     "forward.*recurrent": ["forward_gru/gru_cell/recurrent_kernel"],
     "head_1/bias": ["head_1/bias"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("weights", CHOSEN)
@@ -399,7 +402,8 @@ def test_weights_may_be_a_list_or_a_function():
 @pytest.mark.parametrize(
     "weights, message",
     [
-        ("batchnorm", "found in paths of trained weights.*Received: weights='batchnorm', which chooses none"),
+        ("batchnorm",
+         "found in paths of trained weights.*Received: weights='batchnorm', which chooses none"),
         ("head + typo", "Received: weights='typo', which chooses none"),
         (lambda v: False, "which chooses none"),
         (3, "`weights` must be None, a regular expression.*Received: weights=3"),
@@ -614,10 +618,10 @@ def test_a_converted_model_says_so():
         ({"weights": "batch_norm"}, "norm"),
         ({"weights": "gamma"}, "net/norm/gamma"),
     ):
-        with pytest.raises(
-            ValueError,
-            match=f"has been converted already, or built with members. Received: {layer} with members=3",
-        ):
+        message = (
+            f"has been converted already, or built with members. Received: {layer} with members=3"
+        )
+        with pytest.raises(ValueError, match=message):
             late_phase.keras.convert(converted, members=3, **options)
 
 
@@ -633,10 +637,10 @@ def test_the_rest_of_a_converted_model_can_be_converted():
     assert [v.path for v in twice.weights if hasattr(v, "late_phase_members")] == [
         "attention/query/bias", "attention/key/bias"
     ]  # fmt: skip
-    with pytest.raises(
-        ValueError,
-        match="`members` must be that of the layers that have members. Received: members=4, 3 in norm",
-    ):
+    message = (
+        "`members` must be that of the layers that have members. Received: members=4, 3 in norm"
+    )
+    with pytest.raises(ValueError, match=message):
         late_phase.keras.convert(norm, members=4, weights="head")
 
 

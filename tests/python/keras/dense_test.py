@@ -1,4 +1,4 @@
-"""What Keras's Dense does with masks, regularizers, constraints and types, the layers with members do too, or refuse by name."""
+"""Masks, regularizers, constraints and types in Dense layers: as Keras has them, or refused."""
 
 import keras
 import numpy as np
@@ -342,10 +342,11 @@ def test_lora_is_refused_and_the_layer_stays_as_it_is(layer, shape, tmp_path):
     "make", [late_phase.keras.Dense, late_phase.keras.Rank1Dense, late_phase.keras.Rank1LSTM]
 )
 def test_quantization_is_refused(make):
-    with pytest.raises(
-        ValueError,
-        match=f"`dtype` must be without quantization in {make.__name__}.*Received: dtype=int8_from_float32",
-    ):
+    message = (
+        f"`dtype` must be without quantization in {make.__name__}.*"
+        "Received: dtype=int8_from_float32"
+    )
+    with pytest.raises(ValueError, match=message):
         make(4, members=K, dtype="int8_from_float32")
 
 

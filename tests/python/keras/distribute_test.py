@@ -1,4 +1,4 @@
-"""Late-phase layers and optimizer on several replicas: two CPU devices of one process, and two processes."""
+"""Late-phase layers and optimizer on replicas: two CPU devices of a process, and two processes."""
 
 import functools
 import json
@@ -266,7 +266,7 @@ class Workers:
         return lines
 
     def kill_after(self, line_start):
-        """Kills the last worker once the first has printed that; the others cannot go on and end."""
+        """Kills the last worker once the first has printed that; the others fail and end."""
         for line in self.processes[0].stdout:
             if line.startswith(line_start):
                 break

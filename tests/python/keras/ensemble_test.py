@@ -22,7 +22,7 @@ def scattered(model):
 
 
 def mean_of_single_members(model, x, activation=lambda y: y):
-    """One model after the other, every row of which is that of a member: no layer of the ensemble is used."""
+    """By setting all rows of a model to those of each member in turn, without an ensemble."""
     late = [
         v
         for layer in model._flatten_layers()
@@ -56,14 +56,15 @@ def images(channels=2):
 
 def sequential():
     model = keras.Sequential([
-        keras.Input((6, 6, 2)), keras.layers.Conv2D(4, 3), late_norm(), keras.layers.ReLU(), keras.layers.GlobalAveragePooling2D(),
+        keras.Input((6, 6, 2)), keras.layers.Conv2D(4, 3), late_norm(),
+        keras.layers.ReLU(), keras.layers.GlobalAveragePooling2D(),
         late_phase.keras.Dense(3, members=MEMBERS),
     ])  # fmt: skip
     return model, images()
 
 
 def residual():
-    """Merges what is per member with what is not, and with itself; by a layer and by an operation."""
+    """Merges what is per member with what is not, and with itself; by layers and operations."""
     inputs = keras.Input((6, 6, 2))
     plain = keras.layers.Conv2D(4, 3, padding="same")(inputs)
     x = keras.layers.ReLU()(late_norm()(plain))
@@ -76,7 +77,7 @@ def residual():
 
 
 def nested():
-    """A Functional in a Sequential in a Functional, beside a nested model without members that is called twice."""
+    """A Functional in a Sequential in a Functional, beside a plain model that is called twice."""
     inner_inputs = keras.Input((6, 6, 2))
     inner = keras.Model(
         inner_inputs,
@@ -116,7 +117,7 @@ def several():
 
 
 def masked():
-    """The mask of an embedding goes past a layer with members, and past a plain one that is replicated."""
+    """The mask of an embedding goes past a layer with members, and a plain one on replicas."""
     inputs = keras.Input((6,), dtype="int32")
     embedded = keras.layers.Embedding(9, 4, mask_zero=True)(inputs)
     x = keras.layers.Add()([late_norm()(embedded), embedded])
@@ -126,7 +127,7 @@ def masked():
 
 
 def rank1():
-    """Factors per member around kernels that are shared; the states of one LSTM are the first of the next."""
+    """Factors per member around shared kernels; the states of one LSTM start the next."""
     inputs = keras.Input((6, 6, 2))
     x = late_phase.keras.Rank1Conv2D(4, 3, members=MEMBERS, strides=2, activation="tanh")(inputs)
     x = keras.layers.Reshape((4, 4))(x)
@@ -223,7 +224,7 @@ def test_mixed_precision_averages_in_float():
 
 
 def test_an_empty_batch_stays_empty():
-    # Without a convolution: TensorFlow's own, by oneDNN, gives an empty batch the channels of its inputs.
+    # No convolution: TensorFlow's own, by oneDNN, gives an empty batch the channels of its inputs.
     model = keras.Sequential(
         [
             keras.Input((4,)),

@@ -1,4 +1,4 @@
-"""Every Keras optimizer inside LatePhaseOptimizer, against Algorithm 1 with a Keras optimizer and weights of its own for each member."""
+"""Every Keras optimizer inside LatePhaseOptimizer, against Algorithm 1 with one per member."""
 
 import math
 
@@ -194,7 +194,10 @@ def test_what_cannot_be_inside_is_refused_by_name(name, argument):
 
 
 def settled(members, decay_scale, noise, batch, steps):
-    """Where AdamW on a linear regression settles, as a fraction of the solution without noise: an update per sum of `members` minibatches."""
+    """Where AdamW settles on a linear regression, as a fraction of the solution without noise.
+
+    An update takes the sum of `members` minibatches.
+    """
     random, size, rate, decay = np.random.default_rng(0), 20, 2e-3, 0.2
     target = random.normal(size=size)
     w, m, v, mean, n = target.copy(), np.zeros(size), np.zeros(size), 0.0, 0
@@ -212,7 +215,7 @@ def settled(members, decay_scale, noise, batch, steps):
 
 
 def test_gradient_and_decay_balance_where_they_did():
-    """The figures of docs/keras.md: before `start`; then with the factor in use, without one, and with K."""
+    """The figures of docs/keras.md: before `start`; then with the factor, without, and with K."""
     in_use = Late(keras.optimizers.AdamW(RATE), members=10)._parts.inner.base_decay_scale(10, 1.0)
     cases = [(1, 1), (10, in_use), (10, 1), (10, 10)]
     noisy = [settled(*case, noise=10.0, batch=1, steps=40000) for case in cases]
@@ -323,10 +326,11 @@ def test_loss_scale_of_one_member_is_that_of_keras():
 
 
 def test_two_loss_scales_are_refused_and_an_outer_one_replaces_the_inner():
-    with pytest.raises(
-        ValueError,
-        match="`loss_scale_factor` must be the same.*Received: loss_scale_factor=2.0 in `base`, 4.0 in `member`",
-    ):
+    message = (
+        "`loss_scale_factor` must be the same.*"
+        "Received: loss_scale_factor=2.0 in `base`, 4.0 in `member`"
+    )
+    with pytest.raises(ValueError, match=message):
         Late(
             keras.optimizers.SGD(RATE, loss_scale_factor=2.0),
             keras.optimizers.SGD(RATE, loss_scale_factor=4.0),

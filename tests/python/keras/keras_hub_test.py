@@ -1,4 +1,4 @@
-"""Keras Hub's layers and backbones, with random weights, with members. Fetches the package: by name only."""
+"""Members in Keras Hub's layers and backbones, with random weights. Run by name: it downloads."""
 
 import importlib.util
 import subprocess
@@ -26,7 +26,15 @@ RANDOM = np.random.default_rng(0)
 TOKENS = RANDOM.integers(1, VOCABULARY, (24, LENGTH))
 LABELS = RANDOM.integers(0, CLASSES, 24)
 INPUTS = {"token_ids": TOKENS, "padding_mask": TOKENS > 3}
-SIZES = dict(vocabulary_size=VOCABULARY, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=12, max_sequence_length=LENGTH, dropout=0.1)  # fmt: skip
+SIZES = dict(
+    vocabulary_size=VOCABULARY,
+    num_layers=2,
+    num_heads=2,
+    hidden_dim=8,
+    intermediate_dim=12,
+    max_sequence_length=LENGTH,
+    dropout=0.1,
+)
 BACKBONES = {
     "BERT": (keras_hub.models.BertBackbone, {**INPUTS, "segment_ids": 0 * TOKENS}),
     "GPT-2": (keras_hub.models.GPT2Backbone, INPUTS),

@@ -175,12 +175,13 @@ def test_collapsed_model_loads_without_late_phase(trained, tmp_path, how):
     x, _ = images(4)
     np.save(tmp_path / "x.npy", x)
     load = {
-        "keras": "import keras; model = keras.models.load_model(path); y = model(x)",
-        "saved_model": "import tensorflow as tf; model = tf.saved_model.load(path); y = model.serve(x)",
+        "keras": "import keras; m = keras.models.load_model(path); y = m(x)",
+        "saved_model": "import tensorflow as tf; m = tf.saved_model.load(path); y = m.serve(x)",
     }[how]
     program = (
-        f"import sys, numpy as np; path = {str(path)!r}; x = np.load({str(tmp_path / 'x.npy')!r}); {load}; "
-        f"np.save({str(tmp_path / 'y.npy')!r}, np.asarray(y)); assert not any('late_phase' in name for name in sys.modules)"
+        f"import sys, numpy as np; path = {str(path)!r}; x = np.load({str(tmp_path / 'x.npy')!r}); "
+        f"{load}; np.save({str(tmp_path / 'y.npy')!r}, np.asarray(y)); "
+        "assert not any('late_phase' in name for name in sys.modules)"
     )
     environment = {
         key: value
@@ -302,7 +303,8 @@ def stock(last):
                 members=2,
                 weights="batch_norm",
             ),
-            "norm cannot get members: BatchNormalization with members has no such option. Received: renorm=True",
+            "norm cannot get members: BatchNormalization with members has no such option. "
+            "Received: renorm=True",
         ),
         (
             lambda: late_phase.keras.convert(

@@ -1,4 +1,4 @@
-"""Masks and Keras's other options in Rank1LSTM and BatchNormalization, and Rank1LSTMCell, against Keras's layers."""
+"""Masks and other options in Rank1LSTM, Rank1LSTMCell and BatchNormalization, against Keras's."""
 
 import keras
 import numpy as np

@@ -45,8 +45,15 @@ def made(start=None):
 
 def fit(model, *callbacks, **options):
     return model.fit(
-        X, Y, batch_size=8, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=list(callbacks), **options
-    )  # fmt: skip
+        X,
+        Y,
+        batch_size=8,
+        epochs=EPOCHS,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(callbacks),
+        **options,
+    )
 
 
 def figures(model, prefix):
@@ -104,7 +111,10 @@ def test_spreads_are_their_definition():
     assert not any("val" in name for name in metrics.history)
 
 
-@pytest.mark.parametrize("rows, expected", [([[0, 0], [0, 0]], 0.0), ([[1, -1], [-1, 1]], math.inf), ([[2, 0], [4, 0]], 1 / 3)])  # fmt: skip
+@pytest.mark.parametrize(
+    "rows, expected",
+    [([[0, 0], [0, 0]], 0.0), ([[1, -1], [-1, 1]], math.inf), ([[2, 0], [4, 0]], 1 / 3)],
+)
 def test_spread_of_small_arrays(rows, expected):
     assert late_phase.keras.member_metrics.spread([np.array(rows)]) == pytest.approx(expected)
 
@@ -210,7 +220,8 @@ def test_plot(tmp_path):
     figure = metrics.plot(metric="accuracy")
     above, below = figure.axes
     lines = [line.get_ydata() for line in above.lines]
-    names = [*(f"val_member_{k}_accuracy" for k in range(K)), "val_collapsed_accuracy", "val_swa_accuracy"]  # fmt: skip
+    kinds = [*(f"member_{k}" for k in range(K)), "collapsed", "swa"]
+    names = [f"val_{kind}_accuracy" for kind in kinds]
     for line, name in zip(lines, names, strict=True):
         np.testing.assert_array_equal(line, metrics.history[name])
     assert [text.get_text() for text in above.get_legend().texts] == ["members", "collapsed", "SWA"]
@@ -237,9 +248,12 @@ def without_members():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: MemberMetrics(swa=SWA(0)), "`validation_data` must be given.*Received: validation_data=None"),
-        (lambda: MemberMetrics(VALIDATION, swa=3), "`swa` must be a late_phase.keras.SWA, or None. Received: swa=3"),
-        (lambda: MemberMetrics(frequency=5), "`frequency` must be a late_phase.keras.Epoch. Received: frequency=5"),
+        (lambda: MemberMetrics(swa=SWA(0)),
+         "`validation_data` must be given.*Received: validation_data=None"),
+        (lambda: MemberMetrics(VALIDATION, swa=3),
+         "`swa` must be a late_phase.keras.SWA, or None. Received: swa=3"),
+        (lambda: MemberMetrics(frequency=5),
+         "`frequency` must be a late_phase.keras.Epoch. Received: frequency=5"),
         (lambda: fit(without_members(), MemberMetrics()), "must have trained weights with members"),
     ],
 )  # fmt: skip

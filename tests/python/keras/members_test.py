@@ -1,4 +1,4 @@
-"""Members(layer): any Keras layer with members, against plain loops, and through saving, collapsing and ensembles."""
+"""Members(layer): any Keras layer with members, in training, saving, collapsing and ensembles."""
 
 import keras
 import numpy as np
@@ -69,7 +69,10 @@ LAYERS = {
     "LoRA": ((5,), lambda: with_lora(layers.Dense(6), (5,)), "lora", 2),
     "by a function": ((5,), lambda: layers.Dense(6), lambda v: len(v.shape) == 1, 1),
     "Sequential": (
-        (5,), lambda: keras.Sequential([keras.Input((5,)), layers.Dense(6), layers.LayerNormalization()]), "gamma|beta", 2),
+        (5,),
+        lambda: keras.Sequential(
+            [keras.Input((5,)), layers.Dense(6), layers.LayerNormalization()]),
+        "gamma|beta", 2),
 }  # fmt: skip
 
 
@@ -85,8 +88,14 @@ def plain_model(name, seed=1):
     shape, make, _, _ = LAYERS[name]
     keras.utils.set_random_seed(seed)
     return keras.Sequential(
-        [keras.Input(shape), layers.Dense(shape[-1], "tanh"), make(), layers.Flatten(), layers.Dense(4)]
-    )  # fmt: skip
+        [
+            keras.Input(shape),
+            layers.Dense(shape[-1], "tanh"),
+            make(),
+            layers.Flatten(),
+            layers.Dense(4),
+        ]
+    )
 
 
 def member_model(name, members=K, seed=1):
@@ -230,9 +239,8 @@ def test_lora_inside_a_block_is_saved_and_collapsed_to_one_adapter(tmp_path):
     query = block.attention.query_dense
     query.enable_lora(2)
     query.lora_kernel_b.assign(np.random.default_rng(0).normal(size=query.lora_kernel_b.shape))
-    model = keras.Sequential(
-        [keras.Input(shape), Members(block, members=K, weights="lora"), layers.Flatten(), layers.Dense(4)]
-    )  # fmt: skip
+    members = Members(block, members=K, weights="lora")
+    model = keras.Sequential([keras.Input(shape), members, layers.Flatten(), layers.Dense(4)])
     for weight in block.attention.query_dense.weights:
         if "lora" in weight.path:
             weight.assign(weight + np.random.default_rng(1).normal(size=weight.shape))
@@ -307,11 +315,15 @@ def test_members_must_be_those_of_the_file(tmp_path):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: Members("dense", members=2), "`layer` must be a Keras layer. Received: layer='dense'"),
+        (lambda: Members("dense", members=2),
+         "`layer` must be a Keras layer. Received: layer='dense'"),
         (lambda: Members(layers.Dense(2), members=0), "`members` must be an integer of at least 1"),
-        (lambda: Members(layers.BatchNormalization(), members=2), "use late_phase.keras.BatchNormalization"),
-        (lambda: Members(late_phase.keras.Dense(2, members=2), members=2), "`layer` must be without members"),
-        (lambda: Members(layers.Dense(2), members=2, weights=3), "`weights` must be None, a regular.*Received: weights=3"),
+        (lambda: Members(layers.BatchNormalization(), members=2),
+         "use late_phase.keras.BatchNormalization"),
+        (lambda: Members(late_phase.keras.Dense(2, members=2), members=2),
+         "`layer` must be without members"),
+        (lambda: Members(layers.Dense(2), members=2, weights=3),
+         "`weights` must be None, a regular.*Received: weights=3"),
         (lambda: Members(layers.Dense(2), members=2, weights="gamma")(np.ones((1, 2))),
          "must choose a trained weight.*Received: weights='gamma' for .*kernel.*bias"),
         (lambda: Members(layers.ReLU(), members=2)(np.ones((1, 2))), "re_lu.*, which has none"),

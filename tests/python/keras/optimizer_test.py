@@ -1,4 +1,4 @@
-"""LatePhaseOptimizer against a plain loop of Algorithm 1, and against the Keras optimizers it wraps."""
+"""LatePhaseOptimizer against a plain loop of Algorithm 1 and the Keras optimizers it wraps."""
 
 import keras
 import numpy as np
@@ -410,19 +410,20 @@ def test_a_model_without_members_is_refused():
 
 def test_a_start_beyond_the_end_is_said():
     model = compiled(start=100)
-    with pytest.warns(
-        UserWarning,
-        match="`start` should be a step of the training.*Received: start=100, training ended after 3 steps",
-    ):
+    message = (
+        "`start` should be a step of the training.*"
+        "Received: start=100, training ended after 3 steps"
+    )
+    with pytest.warns(UserWarning, match=message):
         model.fit(*data(3), batch_size=BATCH, verbose=0)
 
 
 def test_weights_of_other_members_are_refused(tmp_path):
     make_model(members=2).save_weights(tmp_path / "two.weights.h5")
-    with pytest.raises(
-        ValueError,
-        match="`members` must be that of the saved weights. Received: members=3 in .*head/kernel, 2 saved",
-    ):
+    message = (
+        "`members` must be that of the saved weights. Received: members=3 in .*head/kernel, 2 saved"
+    )
+    with pytest.raises(ValueError, match=message):
         make_model(members=3).load_weights(tmp_path / "two.weights.h5")
 
 
@@ -457,10 +458,11 @@ def test_start_is_fixed():
 def test_another_optimizer_is_refused():
     model = make_model()
     model.compile(RULES["sgd"](), LOSS)
-    with pytest.raises(
-        ValueError,
-        match="must be compiled with late_phase.keras.LatePhaseOptimizer.*members=3 in .*head.*SGD as the optimizer",
-    ):
+    message = (
+        "must be compiled with late_phase.keras.LatePhaseOptimizer.*"
+        "members=3 in .*head.*SGD as the optimizer"
+    )
+    with pytest.raises(ValueError, match=message):
         train(model, 1)
 
 

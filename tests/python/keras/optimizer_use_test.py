@@ -60,10 +60,11 @@ def test_no_gradient_at_all_is_an_error_and_no_step(members):
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_too_few_or_too_many_gradients_are_an_error(count, given):
     model, optimizer = built()
-    with pytest.raises(
-        ValueError,
-        match=f"There must be a gradient, or None, for each variable. Received: {count} gradients, 4 variables",
-    ):
+    message = (
+        "There must be a gradient, or None, for each variable. "
+        f"Received: {count} gradients, 4 variables"
+    )
+    with pytest.raises(ValueError, match=message):
         optimizer.apply([tf.constant(0.0)] * count, model.trainable_variables if given else None)
     assert int(optimizer.iterations.numpy()) == 0
 
@@ -125,10 +126,10 @@ def test_frozen_members_are_named_as_the_reason():
     model = make_model()
     model.layers[-1].trainable = False
     model.compile(Late(keras.optimizers.SGD(0.1), members=K), LOSS)
-    with pytest.raises(
-        ValueError,
-        match="do not freeze all of them \\(trainable=False\\).*Received: 2 variables without members",
-    ):
+    message = (
+        r"do not freeze all of them \(trainable=False\).*Received: 2 variables without members"
+    )
+    with pytest.raises(ValueError, match=message):
         fit(model)
 
 

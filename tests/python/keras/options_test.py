@@ -70,11 +70,14 @@ def test_batch_norm_before_the_members_is_keras_s(option):
 
 
 def test_regularizers_of_batch_norm_are_of_the_row_that_is_used():
-    options = dict(beta_regularizer=OPTIONS["beta_regularizer"], gamma_regularizer=OPTIONS["gamma_regularizer"])  # fmt: skip
+    options = {name: OPTIONS[name] for name in ("beta_regularizer", "gamma_regularizer")}
     model = trained(stack(norm(**options), layers.Dense(4)))
     layer, member = model.layers[0], int(model.optimizer.member.numpy())
     gamma, beta = np.float64(layer.gamma), np.float64(layer.beta)
-    for training, rows in ((True, (gamma[member], beta[member])), (False, (gamma.mean(0), beta.mean(0)))):  # fmt: skip
+    for training, rows in (
+        (True, (gamma[member], beta[member])),
+        (False, (gamma.mean(0), beta.mean(0))),
+    ):
         model(X, training=training)
         expected = 0.2 * np.abs(rows[0]).sum() + 0.3 * np.square(rows[1]).sum()
         assert float(sum(model.losses)) == pytest.approx(expected, rel=1e-5)
@@ -222,30 +225,38 @@ def test_weights_of_keras_s_layer_are_taken(kind, arguments, x):
 
 # A value for every option of Keras's layers that is not its default.
 ANOTHER = {
-    "activation": "relu", "recurrent_activation": "hard_sigmoid", "use_bias": False, "unit_forget_bias": False,
+    "activation": "relu", "recurrent_activation": "hard_sigmoid",
+    "use_bias": False, "unit_forget_bias": False,
     "kernel_initializer": "ones", "recurrent_initializer": "ones", "bias_initializer": "normal",
-    "beta_initializer": "ones", "gamma_initializer": "zeros", "moving_mean_initializer": "ones", "moving_variance_initializer": "zeros",
-    "kernel_regularizer": "l2", "recurrent_regularizer": "l1", "bias_regularizer": "l2", "activity_regularizer": "l2",
+    "beta_initializer": "ones", "gamma_initializer": "zeros",
+    "moving_mean_initializer": "ones", "moving_variance_initializer": "zeros",
+    "kernel_regularizer": "l2", "recurrent_regularizer": "l1", "bias_regularizer": "l2",
+    "activity_regularizer": "l2",
     "beta_regularizer": "l2", "gamma_regularizer": "l1",
     "kernel_constraint": "non_neg", "recurrent_constraint": "non_neg", "bias_constraint": "non_neg",
     "beta_constraint": "non_neg", "gamma_constraint": "non_neg",
-    "lora_rank": 2, "lora_alpha": 3, "quantization_config": keras.quantizers.Int8QuantizationConfig(),
-    "strides": 2, "padding": "same", "data_format": "channels_first", "dilation_rate": 2, "groups": 2,
-    "dropout": 0.25, "recurrent_dropout": 0.5, "seed": 7, "return_sequences": True, "return_state": True, "go_backwards": True,
+    "lora_rank": 2, "lora_alpha": 3,
+    "quantization_config": keras.quantizers.Int8QuantizationConfig(),
+    "strides": 2, "padding": "same", "data_format": "channels_first", "dilation_rate": 2,
+    "groups": 2,
+    "dropout": 0.25, "recurrent_dropout": 0.5, "seed": 7,
+    "return_sequences": True, "return_state": True, "go_backwards": True,
     "stateful": True, "unroll": True, "use_cudnn": True,
-    "axis": 1, "momentum": 0.5, "epsilon": 0.1, "center": False, "scale": False, "synchronized": True,
+    "axis": 1, "momentum": 0.5, "epsilon": 0.1, "center": False, "scale": False,
+    "synchronized": True,
     "renorm": True, "renorm_clipping": {"rmax": 2.0}, "renorm_momentum": 0.5,
 }  # fmt: skip
 LORA_AND_QUANTIZATION = {"lora_rank", "lora_alpha", "quantization_config"}
+RENORM = {"renorm", "renorm_clipping", "renorm_momentum"}
 # Layer with members -> Keras's, its required arguments, and which options are refused.
 LAYERS = {
     "Dense": (layers.Dense, {"units": 4}, LORA_AND_QUANTIZATION),
-    "BatchNormalization": (layers.BatchNormalization, {}, {"renorm", "renorm_clipping", "renorm_momentum"}),
+    "BatchNormalization": (layers.BatchNormalization, {}, RENORM),
     "Rank1Dense": (layers.Dense, {"units": 4}, LORA_AND_QUANTIZATION),
     "Rank1Conv2D": (layers.Conv2D, {"filters": 4, "kernel_size": 3}, {"data_format", "groups"}),
     "Rank1LSTM": (layers.LSTM, {"units": 4}, {"use_cudnn"}),
     "Rank1LSTMCell": (layers.LSTMCell, {"units": 4}, set()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -293,23 +304,38 @@ def quantized():
     return model
 
 
+def renorm():
+    return layers.BatchNormalization(renorm=True)
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
         (lambda: norm(renorm=True), "has no `renorm`.*Received: renorm=True"),
-        (lambda: late_phase.keras.convert(stack(layers.BatchNormalization(renorm=True)), K, weights="batch_norm"), "cannot get members.*Received: renorm=True"),
-        (lambda: late_phase.keras.convert(quantized(), K), "cannot get members.*Received: quantization_config="),
-        (lambda: stack(norm(axis=0)), "`axis` must be that of the channels.*Received: axis=0, input shape .None, 6"),
+        (lambda: late_phase.keras.convert(stack(renorm()), K, weights="batch_norm"),
+         "cannot get members.*Received: renorm=True"),
+        (lambda: late_phase.keras.convert(quantized(), K),
+         "cannot get members.*Received: quantization_config="),
+        (lambda: stack(norm(axis=0)),
+         "`axis` must be that of the channels.*Received: axis=0, input shape .None, 6"),
         (lambda: stack(norm(axis=2)), "`axis` must be that of the channels.*Received: axis=2"),
-        (lambda: stack(norm(axis=[1, 2]), shape=(3, 4, 5)), r"`axis` must be that of the channels.*Received: axis=\[1, 2\]"),
-        (lambda: stack(norm(axis=1), shape=(None, 4)), r"`axis` must be of a known size. Received: axis=1"),
-        (lambda: masked(norm(axis=1)), "`axis` must be the last for inputs with a mask. Received: axis=1"),
-        (lambda: late_phase.keras.Dense(4, members=K, dtype="int8_from_float32"), "must be without quantization.*Received: dtype=int8_from_float32"),
+        (lambda: stack(norm(axis=[1, 2]), shape=(3, 4, 5)),
+         r"`axis` must be that of the channels.*Received: axis=\[1, 2\]"),
+        (lambda: stack(norm(axis=1), shape=(None, 4)),
+         r"`axis` must be of a known size. Received: axis=1"),
+        (lambda: masked(norm(axis=1)),
+         "`axis` must be the last for inputs with a mask. Received: axis=1"),
+        (lambda: late_phase.keras.Dense(4, members=K, dtype="int8_from_float32"),
+         "must be without quantization.*Received: dtype=int8_from_float32"),
         (lambda: late_phase.keras.Dense(4, members=K, lora_rank=2), "lora_rank"),
-        (lambda: late_phase.keras.Rank1LSTM(4, members=K, use_cudnn=True), "`use_cudnn` must be.*Received: use_cudnn=True"),
-        (lambda: late_phase.keras.Rank1Conv2D(4, 3, members=K, groups=2), "`groups` must be 1.*Received: groups=2"),
-        (lambda: late_phase.keras.Rank1Conv2D(4, 3, members=K, lora_rank=2), "`lora_rank` must be None.*Received: lora_rank=2"),
-        (lambda: late_phase.keras.Dense(True, members=K), "`units` must be a positive integer. Received: units=True"),
+        (lambda: late_phase.keras.Rank1LSTM(4, members=K, use_cudnn=True),
+         "`use_cudnn` must be.*Received: use_cudnn=True"),
+        (lambda: late_phase.keras.Rank1Conv2D(4, 3, members=K, groups=2),
+         "`groups` must be 1.*Received: groups=2"),
+        (lambda: late_phase.keras.Rank1Conv2D(4, 3, members=K, lora_rank=2),
+         "`lora_rank` must be None.*Received: lora_rank=2"),
+        (lambda: late_phase.keras.Dense(True, members=K),
+         "`units` must be a positive integer. Received: units=True"),
     ],
 )  # fmt: skip
 def test_what_is_refused_is_named(make, message):

@@ -1,4 +1,4 @@
-"""Models with a `call` of one's own: converted, trained, collapsed and averaged like Functional ones."""
+"""Models with a `call` of one's own, converted, trained, collapsed and averaged as others are."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ def parts():
 
 @keras.saving.register_keras_serializable("own_models_test")
 class Network(keras.Model):
-    """Layers as attributes, in lists, tuples and dicts, one of them twice, and a weight of its own."""
+    """Layers as attributes, in lists, tuples and dicts, one of them twice, and its own weight."""
 
     def __init__(self, factor=1.0, **kwargs):
         super().__init__(**kwargs)
@@ -132,7 +132,7 @@ def test_training_is_that_of_a_functional_model(weights):
 
 
 def test_a_copy_is_a_plain_model_of_the_class(tmp_path):
-    """With the weights in their order, a weight of its own among them, and what it can be saved as."""
+    """With the weights in their order, its own weight among them, and what it can be saved as."""
     plain = network()
     model = trained(late_phase.keras.convert(plain, K))
     assert model.fit(X, Y, verbose=0).history["own"] == [1.0]
@@ -271,6 +271,10 @@ def plain_call(self, inputs, training=False):
     return self.head(inputs)
 
 
+def call_that_reads_the_kernel(self, x, training=False):
+    return x @ self.head.kernel if self.head.built else self.head(x)
+
+
 def with_two_inputs():
     class Two(keras.Model):
         def __init__(self):
@@ -288,12 +292,17 @@ def with_two_inputs():
 @pytest.mark.parametrize(
     "make, weights, message",
     [
-        (lambda: made(lambda self, inputs: self.head(inputs)), "head", "must have an argument `training`.*Received: Other"),
+        (lambda: made(lambda self, inputs: self.head(inputs)), "head",
+         "must have an argument `training`.*Received: Other"),
         (lambda: called(Required(4)), "head", "must have a `get_config`.*Received: Required: "),
-        (lambda: made(lambda self, x, training=False: x @ self.head.kernel if self.head.built else self.head(x)), "kernel", "must only call the layers.*Received: Other"),
-        (lambda: made(plain_call, lambda self: self.add_weight(name="own")), "own", "Chosen weights must be of layers.*Received: .*own"),
-        (with_two_inputs, "kernel", r"all inputs as its first argument.*Received: Two, call\(inputs, others"),
-        (lambda: Network(), "head", "`model` must be a Keras model that is built.*Received: Network"),
+        (lambda: made(call_that_reads_the_kernel), "kernel",
+         "must only call the layers.*Received: Other"),
+        (lambda: made(plain_call, lambda self: self.add_weight(name="own")), "own",
+         "Chosen weights must be of layers.*Received: .*own"),
+        (with_two_inputs, "kernel",
+         r"all inputs as its first argument.*Received: Two, call\(inputs, others"),
+        (lambda: Network(), "head",
+         "`model` must be a Keras model that is built.*Received: Network"),
         (lambda: layers.Dense(2), "head", "`model` must be a Keras model.*Received: Dense"),
         (lambda: made(plain_call), "nowhere", "which chooses none"),
     ],

@@ -1,4 +1,7 @@
-"""The names of Keras and TensorFlow in late_phase/keras/private.py: each is there and does what is relied on, and no other file uses any."""
+"""Every name in late_phase/keras/private.py is there and does what is relied on.
+
+No other file uses such a name.
+"""
 
 import ast
 import glob
@@ -59,12 +62,14 @@ NAMES = {
     "_trainable_variables": (
         layer,
         "own_variables",
-        "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`",
+        "leave the variables of `flatten_layers(layer, include_self=False)` out of "
+        "`layer.variables`",
     ),
     "_non_trainable_variables": (
         layer,
         "own_variables",
-        "leave the variables of `flatten_layers(layer, include_self=False)` out of `layer.variables`",
+        "leave the variables of `flatten_layers(layer, include_self=False)` out of "
+        "`layer.variables`",
     ),
     "_learning_rate": (
         keras.optimizers.SGD,
@@ -129,13 +134,14 @@ NAMES = {
 def test_name_is_there(name):
     owner, function, instead = NAMES[name]
     assert hasattr(owner(), name), (
-        f"Keras {keras.__version__} with TensorFlow {tf.__version__} has no `{name}`. Rework `{function}` in python/late_phase/keras/private.py: "
-        f"for example {instead}. Until then let pyproject.toml exclude this release."
+        f"Keras {keras.__version__} with TensorFlow {tf.__version__} has no `{name}`. "
+        f"Rework `{function}` in python/late_phase/keras/private.py: for example {instead}. "
+        "Until then let pyproject.toml exclude this release."
     )
 
 
 def private_names(path):
-    """The private attributes that a file reads, and what it names itself: functions, classes, attributes that it sets."""
+    """The private attributes that a file reads, and the names that it defines or sets."""
     read, own = set(), set()
     with open(path) as file:
         for node in ast.walk(ast.parse(file.read())):
@@ -348,7 +354,8 @@ def test_watch_sees_every_assignment(tmp_path):
     assert seen == [2, 4, 6]
     tf.train.Checkpoint(layer=made).restore(path)
     assert len(seen) == 4, (
-        "TensorFlow restores a variable otherwise: let _WatchedVariable in private.py override what it calls."
+        "TensorFlow restores a variable otherwise: let _WatchedVariable in private.py override "
+        "what it calls."
     )
 
 

@@ -1,4 +1,4 @@
-"""The rank-1 layers against Keras's own, against their equations in stock operations, and through training, saving and `collapse`."""
+"""The rank-1 layers against Keras's and their equations; their training, saving and `collapse`."""
 
 import os
 import subprocess
@@ -36,26 +36,32 @@ def lstm(x, kernel, recurrent_kernel, bias, u, v, sequences=True):
     return tf.stack(hs, axis=1) if sequences else h
 
 
-# The layer, Keras's, their options, the shape of the inputs, the equations of `x, kernels and bias, u, v`.
+# The layer, Keras's, their options, the shape of the inputs, the equations of `x, weights, u, v`.
 LAYERS = {
     "dense": (Rank1Dense, keras.layers.Dense, dict(units=4, activation="tanh"), (6, 3), dense),
     "dense on sequences": (
         Rank1Dense, keras.layers.Dense, dict(units=1, use_bias=False), (5, 2, 3),
         lambda x, kernel, u, v: dense(x, kernel, 0, u, v, tf.identity)),
     "conv": (
-        Rank1Conv2D, keras.layers.Conv2D, dict(filters=4, kernel_size=(3, 2), strides=2, padding="same", activation="tanh"), (2, 7, 6, 3),
+        Rank1Conv2D, keras.layers.Conv2D,
+        dict(filters=4, kernel_size=(3, 2), strides=2, padding="same", activation="tanh"),
+        (2, 7, 6, 3),
         lambda *weights: conv(*weights, strides=[2, 2], padding="SAME")),
     "conv with holes": (
-        Rank1Conv2D, keras.layers.Conv2D, dict(filters=1, kernel_size=2, dilation_rate=(2, 1), activation="tanh", use_bias=False),
+        Rank1Conv2D, keras.layers.Conv2D,
+        dict(filters=1, kernel_size=2, dilation_rate=(2, 1), activation="tanh", use_bias=False),
         (3, 5, 4, 2),
         lambda x, kernel, u, v: conv(x, kernel, 0, u, v, padding="VALID", dilations=(2, 1))),
     "lstm": (Rank1LSTM, keras.layers.LSTM, dict(units=5, return_sequences=True), (4, 7, 3), lstm),
     "lstm to last output": (
-        Rank1LSTM, keras.layers.LSTM, dict(units=9, unit_forget_bias=False), (3, 6, 1), lambda *weights: lstm(*weights, sequences=False)),
+        Rank1LSTM, keras.layers.LSTM, dict(units=9, unit_forget_bias=False), (3, 6, 1),
+        lambda *weights: lstm(*weights, sequences=False)),
     "lstm backwards": (
-        Rank1LSTM, keras.layers.LSTM, dict(units=4, go_backwards=True, return_sequences=True, use_bias=False), (2, 5, 3),
-        lambda x, kernel, recurrent_kernel, u, v: lstm(x[:, ::-1], kernel, recurrent_kernel, 0, u, v)),
-    "lstm of one": (Rank1LSTM, keras.layers.LSTM, dict(units=1, return_sequences=True), (1, 1, 1), lstm),
+        Rank1LSTM, keras.layers.LSTM,
+        dict(units=4, go_backwards=True, return_sequences=True, use_bias=False), (2, 5, 3),
+        lambda x, kernel, recurrent, u, v: lstm(x[:, ::-1], kernel, recurrent, 0, u, v)),
+    "lstm of one": (
+        Rank1LSTM, keras.layers.LSTM, dict(units=1, return_sequences=True), (1, 1, 1), lstm),
 }  # fmt: skip
 KINDS = ["dense", "conv", "lstm"]
 
@@ -92,7 +98,7 @@ def with_random_weights(name, seed=2, **options):
 
 
 def attached(layer, member):
-    """An optimizer whose coming minibatch is the member's. The layer holds it by a weak reference."""
+    """An optimizer whose coming minibatch is the member's. Keep it: the layer does not."""
     optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=K)
     layer.attach(optimizer)
     optimizer.member.assign(member)
@@ -152,7 +158,7 @@ STEPS = START + 2 * K + 1  # a cycle is left unfinished
 
 @pytest.mark.parametrize("name", KINDS)
 def test_training_is_algorithm_1(name):
-    """Each step trains the factors of its member, and the base weights follow once per cycle: against a plain loop."""
+    """A step trains the factors of its member, a cycle the base weights: as in a plain loop."""
     layer, equations = with_random_weights(name), LAYERS[name][4]
     for factor in (layer.u, layer.v):  # one member until START
         factor.assign(np.repeat(factor.numpy()[:1], K, axis=0))
@@ -341,7 +347,7 @@ def test_mixed_precision(name, half):
 
 
 def whole_model(policy=None):
-    """All three kinds among Keras's own; one layer is in a nested model, and an operation is no layer."""
+    """All three kinds among Keras's own, one in a nested model, beside an operation."""
     keras.utils.set_random_seed(4)
     inputs = keras.Input((8, 7, 3))
     x = Rank1Conv2D(6, 3, members=K, padding="same", activation="relu", dtype=policy)(inputs)
@@ -443,7 +449,8 @@ def test_collapsed_model_predicts_the_same_without_late_phase(trained, tmp_path)
     np.save(tmp_path / "x.npy", x)
     program = (
         "import sys, keras, numpy as np; model = keras.models.load_model('plain.keras'); "
-        "np.save('y.npy', model(np.load('x.npy'))); assert not any('late_phase' in name for name in sys.modules)"
+        "np.save('y.npy', model(np.load('x.npy'))); "
+        "assert not any('late_phase' in name for name in sys.modules)"
     )
     environment = {
         key: value
@@ -475,7 +482,7 @@ def test_every_option_survives_collapse(name):
 
 
 def text_batches(length=12, batch=10, copies=30):
-    """Symbols of a repeated sentence: inputs [n, length], the symbols that follow [n, length], how many there are."""
+    """Of a repeated sentence: symbols [n, length], those that follow each, how many there are."""
     text = np.frombuffer(b"one member at a time, and all of them at the end. " * copies, np.uint8)
     vocab, tokens = np.unique(text, return_inverse=True)
     count = (len(tokens) - 1) // length // batch * batch

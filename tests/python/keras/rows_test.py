@@ -1,4 +1,4 @@
-"""Members that are there before training begins, by recompiling or loading: they are kept, or averaged before `start`, never dropped."""
+"""Members that are there before training, by recompiling or loading: kept or averaged, not lost."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ keras.config.set_floatx("float64")
 
 
 def make_model(momentum=1.0):
-    """With moving statistics that do not move, unless told: at a learning rate of zero outputs stay then."""
+    """With moving statistics that do not move, unless told: so a rate of zero changes no output."""
     keras.utils.set_random_seed(1)
     return keras.Sequential(
         [

@@ -1,4 +1,4 @@
-"""Sparse gradients of base weights, as of an Embedding: equal to dense ones, and not made dense in between."""
+"""Sparse gradients of base weights, as of an Embedding: they equal dense ones and stay sparse."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def batches(steps=STEPS):
 
 
 class Tied(keras.Model):
-    """A table that tokens are looked up in, once or twice, and whose transpose may make the logits."""
+    """A table in which tokens are looked up, once or twice, and whose transpose may be the head."""
 
     def __init__(self, members, lookups, tied):
         super().__init__()
@@ -89,7 +89,8 @@ def train(model, steps=STEPS, first=0):
 def test_training_is_the_plain_loop(rule, options, lookups, tied):
     model = made(lookups=lookups, tied=tied)
     (table,), rows = algorithm_1.train(
-        reference_loss(lookups, tied), model.table.get_weights(), [w[0] for w in model.head.get_weights()],
+        reference_loss(lookups, tied),
+        model.table.get_weights(), [w[0] for w in model.head.get_weights()],
         batches(), K, START, rule, rule, base_scale=0.5,
     )  # fmt: skip
     optimizer = late_phase.keras.LatePhaseOptimizer(
@@ -103,7 +104,7 @@ def test_training_is_the_plain_loop(rule, options, lookups, tied):
 
 
 class Densified(keras.Model):
-    """Gives its optimizer dense gradients: Keras's Adam squares each occurrence of a row by itself."""
+    """Gives its optimizer dense gradients: Keras's Adam squares each occurrence of a row alone."""
 
     def __init__(self, model):
         super().__init__()
@@ -161,7 +162,7 @@ def test_a_saved_model_resumes_in_mid_cycle(tmp_path, saved_after):
 
 @pytest.mark.parametrize("rule, most", [("sgd", 0), ("momentum", 1), ("adam", 1)])
 def test_no_dense_array_is_made_before_the_end_of_a_cycle(rule, most):
-    """In the graph: where the gradient becomes dense, it does so in the branch that ends a cycle."""
+    """In the graph, a gradient becomes dense only in the branch that ends a cycle."""
     model = made()
     optimizer = late_phase.keras.LatePhaseOptimizer(RULES[rule](), members=K, start=START)
     optimizer.build(model.trainable_variables)

@@ -33,8 +33,15 @@ def made(start, rule="adam", **options):
 
 def fit(model, callbacks=(), **options):
     return model.fit(
-        X, Y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=list(callbacks), **options
-    )  # fmt: skip
+        X,
+        Y,
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(callbacks),
+        **options,
+    )
 
 
 def expect_equal(model, expected):
@@ -146,13 +153,18 @@ def test_a_metric_that_keeps_improving_starts_nothing():
         (lambda: made(2.0), "`start` must be an integer.*Received: start=2.0"),
         (lambda: Epoch(0), "`number` must be an integer of at least 1. Received: number=0"),
         (lambda: StartOnPlateau(patience=0), "`patience` must be.*Received: patience=0"),
-        (lambda: StartOnPlateau(min_delta=-1), "`min_delta` must be at least 0. Received: min_delta=-1"),
-        (lambda: StartOnPlateau(mode="auto"), "`mode` must be 'min' or 'max'. Received: mode='auto'"),
-        (lambda: made("60%").train_on_batch(X, Y), "where the number of steps is not known.*Received: start='60%'"),
+        (lambda: StartOnPlateau(min_delta=-1),
+         "`min_delta` must be at least 0. Received: min_delta=-1"),
+        (lambda: StartOnPlateau(mode="auto"),
+         "`mode` must be 'min' or 'max'. Received: mode='auto'"),
+        (lambda: made("60%").train_on_batch(X, Y),
+         "where the number of steps is not known.*Received: start='60%'"),
         (lambda: made(3).optimizer.spawn(), "`start` must be None.*Received: start=3, members=3"),
         (lambda: made(None).optimizer.spawn(), "The optimizer must be built"),
-        (lambda: fit(made(3), [StartOnPlateau()]), "with start=None.*Received: LatePhaseOptimizer, start=3"),
-        (lambda: fit(made(None), [StartOnPlateau()]), "`monitor` must be a metric.*: loss. Received: monitor='val_loss'"),
+        (lambda: fit(made(3), [StartOnPlateau()]),
+         "with start=None.*Received: LatePhaseOptimizer, start=3"),
+        (lambda: fit(made(None), [StartOnPlateau()]),
+         "`monitor` must be a metric.*: loss. Received: monitor='val_loss'"),
     ],
 )  # fmt: skip
 def test_wrong_use_is_named(make, message):

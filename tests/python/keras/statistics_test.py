@@ -1,4 +1,4 @@
-"""The moving statistics of BatchNormalization with members: in training across `start`, re-estimated for each member, and for the mean."""
+"""BatchNormalization's moving statistics: across `start`, and re-estimated by member or mean."""
 
 import keras
 import numpy as np
@@ -43,7 +43,10 @@ def train(model, batches):
 
 
 def reference_rows(batches, members):
-    """In double, [K, channels] each: before `start` all rows follow every minibatch; then a row follows each K-th, K times as fast."""
+    """In double, [K, channels] each.
+
+    Before `start` all rows follow every minibatch; then a row follows each K-th, K times as fast.
+    """
     mean, variance = np.zeros((members, 3)), np.ones((members, 3))
     for t, x in enumerate(np.float64(x) for x in batches):
         rows = slice(None) if t < START else (t - START) % members
@@ -83,7 +86,7 @@ def test_replicas_move_the_statistics_alike(strategy, synchronized):
 
 
 def test_the_mean_of_the_members_spans_as_many_minibatches_as_a_plain_layer():
-    """After a step in the data, a whole number of cycles later, as much of it has arrived as in Keras's layer."""
+    """Whole cycles after a step in the data, as much of it has arrived as in Keras's layer."""
     members, cycles = 5, 4
     model, norm = normaliser(members)
     plain = keras.Sequential(
@@ -114,9 +117,11 @@ def scattered(model):
 
 
 def two_norms():
+    norm = late_phase.keras.BatchNormalization
     return scattered(keras.Sequential([
-        keras.Input((4,)), keras.layers.Dense(5), late_phase.keras.BatchNormalization(members=3, name="first"), keras.layers.ReLU(),
-        late_phase.keras.Dense(6, members=3), late_phase.keras.BatchNormalization(members=3, name="second"), keras.layers.Dense(2),
+        keras.Input((4,)),
+        keras.layers.Dense(5), norm(members=3, name="first"), keras.layers.ReLU(),
+        late_phase.keras.Dense(6, members=3), norm(members=3, name="second"), keras.layers.Dense(2),
     ]))  # fmt: skip
 
 
@@ -196,7 +201,10 @@ def test_collapse_reestimates_in_one_call():
     "wrap", [lambda model: model, late_phase.keras.ensemble], ids=["model", "ensemble"]
 )
 def test_a_batch_of_one_does_not_count(wrap):
-    """33 samples are a batch of 32 and one of 1, which would have no variance, and in the second layer its offset for a mean."""
+    """33 samples are a batch of 32 and one of 1, which has no variance.
+
+    In the second layer its mean would be the offset of the first.
+    """
     model, other = two_norms(), two_norms()
     late_phase.keras.reestimate_batch_norm(wrap(model), data(33))
     late_phase.keras.reestimate_batch_norm(wrap(other), data(33)[:32])

@@ -1,4 +1,4 @@
-"""SWA and the re-estimation of BatchNorm statistics, against numpy and against trainings that did without."""
+"""SWA and re-estimated BatchNorm statistics, against numpy and trainings that did without."""
 
 import os
 import re
@@ -59,7 +59,7 @@ def statistics(layer):
 
 
 def reference_statistics(batches, first, second, epsilon):
-    """In double: Dense, norm, ReLU, Dense, norm. Each of first and second: kernel, bias, gamma, beta."""
+    """In double: Dense, norm, ReLU, Dense, norm. `first`, `second`: kernel, bias, gamma, beta."""
 
     def through(batches, kernel, bias, gamma, beta):
         outputs, sums, count = [], [0, 0], 0
@@ -82,7 +82,8 @@ def test_statistics_are_those_of_the_batches(norm, eagerly):
         [keras.Input((5,)), keras.layers.Dropout(0.9), keras.layers.Dense(6), norm(epsilon=1e-2)]
     )
     model = keras.Sequential([
-        keras.Input((4,)), keras.layers.Dense(5), norm(epsilon=1e-2, momentum=0.7), keras.layers.ReLU(), block, keras.layers.Dense(2),
+        keras.Input((4,)), keras.layers.Dense(5), norm(epsilon=1e-2, momentum=0.7),
+        keras.layers.ReLU(), block, keras.layers.Dense(2),
     ])  # fmt: skip
     model.compile("sgd", "mse", run_eagerly=eagerly)
     scattered(model)
@@ -304,7 +305,8 @@ def test_wrong_data_explains_itself(model, dataset, steps, message):
 def late_model():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([
-        keras.Input((4,)), keras.layers.Dense(6), late_norm(), keras.layers.ReLU(), keras.layers.Dropout(0.3),
+        keras.Input((4,)), keras.layers.Dense(6), late_norm(),
+        keras.layers.ReLU(), keras.layers.Dropout(0.3),
         late_phase.keras.Dense(3, members=MEMBERS),
     ])  # fmt: skip
     optimizer = late_phase.keras.LatePhaseOptimizer(
@@ -566,8 +568,9 @@ import swa_test as t
 import late_phase.keras
 
 model = t.stock_model()
-swa = late_phase.keras.SWA(t.Epoch(1), t.Epoch(2), dataset=t.data()[0], backup_dir={folder!r} + "/swa")
-backup = keras.callbacks.BackupAndRestore({folder!r} + "/weights")
+folder, data = {folder!r}, t.data()[0]
+swa = late_phase.keras.SWA(t.Epoch(1), t.Epoch(2), dataset=data, backup_dir=folder + "/swa")
+backup = keras.callbacks.BackupAndRestore(folder + "/weights")
 t.fit(model, [swa, backup, t.Kill(5, lambda: os.kill(os.getpid(), signal.SIGKILL))], epochs=7)
 """
 
@@ -626,7 +629,10 @@ def test_a_gap_between_average_and_weights_is_refused(epoch, tmp_path):
     model = stock_model()
     fit(model, [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)], epochs=4)
     kept = sorted(os.listdir(tmp_path))
-    message = f"must hold the average after epoch {epoch} for training to resume at epoch {epoch + 1}.*after epochs 3, 4"
+    message = (
+        f"must hold the average after epoch {epoch} for training to resume at epoch {epoch + 1}.*"
+        "after epochs 3, 4"
+    )
     with pytest.raises(ValueError, match=message):
         fit(
             model,
@@ -654,7 +660,8 @@ def on_another_model():
     [
         (
             lambda: late_phase.keras.SWA(-1),
-            "`start` must be an integer of at least 0, a percentage .* or a late_phase.keras.Epoch. Received: start=-1",
+            "`start` must be an integer of at least 0, a percentage .* or a "
+            "late_phase.keras.Epoch. Received: start=-1",
         ),
         (
             lambda: late_phase.keras.SWA(1.5),
@@ -662,7 +669,8 @@ def on_another_model():
         ),
         (
             lambda: late_phase.keras.SWA(0, 0),
-            "`frequency` must be an integer of at least 1, of steps, or a late_phase.keras.Epoch. Received: frequency=0",
+            "`frequency` must be an integer of at least 1, of steps, or a late_phase.keras.Epoch. "
+            "Received: frequency=0",
         ),
         (
             lambda: late_phase.keras.SWA(Epoch(2), Epoch(3)).averaged().__enter__(),

@@ -1,4 +1,4 @@
-"""Training is of one member at a time: what is not is refused, by whatever way it comes; and the members of start=0 are there in time."""
+"""Training that is not of one member is refused, however it comes; start=0 has members in time."""
 
 import keras
 import numpy as np
@@ -10,7 +10,10 @@ import late_phase.keras
 K = 3
 X, Y = np.random.default_rng(0).normal(size=(24, 8)).astype("float32"), np.arange(24) % 4
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-REFUSAL = r"must be of the current member alone: call the model with training=True.*Received: a gradient of other members for"
+REFUSAL = (
+    r"must be of the current member alone: call the model with training=True.*"
+    "Received: a gradient of other members for"
+)
 
 
 @keras.saving.register_keras_serializable("training_mode_test")
@@ -148,8 +151,9 @@ def by_a_loop_with_both_modes_in_a_graph(tmp_path):
 
 
 WAYS = [
-    by_fit, by_fit_run_eagerly, by_fit_with_an_optimizer_that_is_built, by_fit_after_loading, by_fit_of_a_part_in_inference,
-    by_fit_with_loss_scaling, by_a_loop, by_a_loop_in_a_graph, by_a_loop_with_both_modes, by_a_loop_with_both_modes_in_a_graph,
+    by_fit, by_fit_run_eagerly, by_fit_with_an_optimizer_that_is_built, by_fit_after_loading,
+    by_fit_of_a_part_in_inference, by_fit_with_loss_scaling, by_a_loop, by_a_loop_in_a_graph,
+    by_a_loop_with_both_modes, by_a_loop_with_both_modes_in_a_graph,
 ]  # fmt: skip
 
 
@@ -266,7 +270,10 @@ def test_the_gradient_of_one_member_may_be_dense(in_graph):
 
 
 def sequence_models():
-    """The same head on every time step: as it is, and once per step in a loop of unknown length, whose gradients TensorFlow makes dense."""
+    """The same head on every time step: as it is, and in a loop of unknown length.
+
+    There TensorFlow makes the gradients dense.
+    """
     for time_distributed in (False, True):
         keras.utils.set_random_seed(0)
         head = late_phase.keras.Dense(4, members=K)

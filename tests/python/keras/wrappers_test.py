@@ -1,4 +1,4 @@
-"""Layers with members inside Keras's wrappers, and in blocks of one's own: trained, converted, collapsed, averaged."""
+"""Layers with members inside Keras's wrappers, and in blocks of one's own."""
 
 import keras
 import numpy as np

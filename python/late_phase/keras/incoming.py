@@ -43,3 +43,12 @@ def unscaled(gradient, loss_scale_factor):
             gradient.values / loss_scale_factor, gradient.indices, gradient.dense_shape
         )
     return gradient / loss_scale_factor
+
+
+def reduced(gradients, after):
+    """The sums of gradients over all replicas, once the op `after`, if there is one, has run."""
+    if after is not None:
+        with tf.control_dependencies([after]):
+            gradients = tf.nest.map_structure(tf.identity, gradients)
+    replicas = tf.distribute.get_replica_context()
+    return replicas.all_reduce(tf.distribute.ReduceOp.SUM, gradients)

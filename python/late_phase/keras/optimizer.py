@@ -1,4 +1,7 @@
-"""Algorithm 1 around two Keras optimizers."""
+"""Algorithm 1 around two Keras optimizers.
+
+When it spawns, and whose turn it is, is in schedule.py; how weights are updated, in updates.py.
+"""
 
 import concurrent.futures
 import functools
@@ -10,14 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from late_phase.keras import incoming, private
-from late_phase.keras.fused_updates import FusedBase, FusedMembers, FusedRule
 from late_phase.keras.inner_optimizers import InnerOptimizers
 from late_phase.keras.member_gradients import member_row, require_one_member
 from late_phase.keras.members import MemberLayer, check_members, mean_of_rows, register
 from late_phase.keras.rows import make_equal, rows_differ, spawn
-from late_phase.keras.sparse_gradients import dense
-from late_phase.keras.start import NEVER, check_start, step_of
-from late_phase.keras.wrapped_updates import WrappedBase, WrappedMembers, first_replica, square_norm
+from late_phase.keras.schedule import Schedule, state
+from late_phase.keras.updates import Updates
 
 
 def _check(name, value, good, expected):
@@ -110,12 +111,8 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 f"Received: {', '.join(kwargs)}"
             )
         for argument, optimizer in (("base", base), ("member", member)):
-            _check(
-                argument,
-                optimizer,
-                not isinstance(optimizer, LatePhaseOptimizer),
-                "a plain Keras optimizer",
-            )
+            is_plain = not isinstance(optimizer, LatePhaseOptimizer)
+            _check(argument, optimizer, is_plain, "a plain Keras optimizer")
         members = check_members(members)
         inner = InnerOptimizers(base, member, members)
         # On the CPU, where the members' updates read counts and rates: each step would wait for
@@ -124,64 +121,33 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             super().__init__(
                 learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name
             )
-            # int32 []: the member of the coming minibatch.
-            member_now = keras.Variable(
-                0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica"
-            )
+            self._schedule = Schedule(self, members, start)
             # bool []: whether rows may differ although there are no members yet, because they came
             # from elsewhere.
-            unequal = keras.Variable(
-                True,
-                dtype="bool",
-                trainable=False,
-                name="unequal",
-                aggregation="only_first_replica",
-            )
-        private.track(self, member_now)  # which the attribute alone does not do inside of `compile`
-        self.member = member_now
-        self._members = members
-        self._start = check_start(start)
+            unequal = state(True, "bool", "unequal")
+        # In a namespace, because Keras would count attributes, and what is in lists of them, as
+        # this optimizer's own state.
+        self._parts = types.SimpleNamespace(inner=inner, unequal=unequal, shared=(None, {}))
+        self.member = self._schedule.member
         self.sigma = _check("sigma", sigma, 0 <= sigma < np.inf, "at least 0")
         self.base_scale = _check("base_scale", base_scale, 0 < base_scale <= 1, "in (0, 1]")
         self.seed = seed
         self.base_rate_scale = _check(
             "base_rate_scale", base_rate_scale, 0 < base_rate_scale < np.inf, "greater than 0"
         )
-        self._spawn_is_due = False
-        self._said_too_short = False
-        # In a namespace, because Keras would count attributes, and what is in lists of them, as
-        # this optimizer's own state.
-        self._parts = types.SimpleNamespace(
-            inner=inner, unequal=unequal, start=None, shared=(None, {})
-        )
-        if members > 1 and not isinstance(self._start, int):
-            with tf.device("CPU:0"):
-                # int64 []: T0, once it is known.
-                self._parts.start = keras.Variable(
-                    NEVER,
-                    dtype="int64",
-                    trainable=False,
-                    name="start",
-                    aggregation="only_first_replica",
-                )
-            private.track(self, self._parts.start)
+        self._spawn_is_due = self._said_too_short = False
         inner.follow(self)
 
-    members = property(lambda self: self._members, doc="K, the number of members.")
+    members = property(lambda self: self._schedule.members, doc="K, the number of members.")
     has_planned_start = property(
-        lambda self: self._start is not None, doc="Whether `start` was given, and is not None."
+        lambda self: self._schedule.planned is not None,
+        doc="Whether `start` was given, and is not None.",
     )
 
     @property
     def start(self):
         """T0, the step of the first member; before it is known, what `start` was given as."""
-        variable = self._parts.start
-        if variable is None or int(variable.numpy()) == NEVER:
-            return self._start
-        return int(variable.numpy())
-
-    def _starts_at_once(self):
-        return self.members > 1 and self._start == 0
+        return self._schedule.start()
 
     def plan(self, model):
         """Finds the step of a `start` that is a part or an epoch of the `fit` that is running.
@@ -189,17 +155,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         Args:
           model: the model. Layers call this before the first minibatch.
         """
-        variable = self._parts.start
-        if variable is None or self._start is None:
-            return
-        with tf.init_scope():
-            # Each copy by itself, as this may be called by a replica.
-            copies = private.strategy_of(self).experimental_local_results(variable.value)
-            if int(copies[0].numpy()) == NEVER:
-                history = getattr(model, "history", None)  # of `fit`
-                step = step_of(self._start, getattr(history, "params", None))
-                for copy in copies:
-                    copy.assign(step)
+        self._schedule.plan(model)
 
     def spawn(self):
         """Starts the members now, between two steps: for `start=None`, or before a planned start.
@@ -208,11 +164,10 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
           ValueError: `start` is a step, there is one member only, the members have started, or the
             optimizer has not been built.
         """
-        variable = self._parts.start
-        if variable is None:
+        if self._schedule.step is None:
             raise ValueError(
                 "`start` must be None for members that are spawned by hand, and there must be "
-                f"several. Received: start={self._start!r}, members={self.members}"
+                f"several. Received: start={self.start!r}, members={self.members}"
             )
         if not self.built:
             raise ValueError(
@@ -220,14 +175,14 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 "optimizer.build(model.trainable_variables). Received: one without weights"
             )
         step = int(self.iterations.numpy())
-        if step >= int(variable.numpy()):
+        if step >= int(self._schedule.step.numpy()):
             raise ValueError(f"The members must not have started yet. Received: start={self.start}")
         strategy = private.strategy_of(self)
         with strategy.scope():
             # Rows may have come from elsewhere since the last step.
             for late in self._parts.late_variables:
                 late.assign(tf.broadcast_to(mean_of_rows(late), late.shape))
-            variable.assign(step)
+            self._schedule.step.assign(step)
             self._parts.unequal.assign(False)
             self._spawn(strategy)
 
@@ -240,7 +195,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         for layer in private.flatten_layers(model):
             if isinstance(layer, MemberLayer):
                 layer.attach(self)
-        if self._starts_at_once() and model.built:
+        if self._schedule.starts_at_once() and model.built:
             self.build(model.trainable_variables)  # before the first minibatch, which is a member's
 
     def build(self, variables):
@@ -298,57 +253,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         parts.dtypes = {tf.as_dtype(v.dtype) for v in variables}
         if inner.member_rate_variable() is not None:
             private.track(self, inner.member_rate_variable())
-        self._build_updates(late, parts.base_variables)
-        self._spawn_is_due = self._starts_at_once()
+        parts.updates = Updates(self, inner, late, parts.base_variables)
+        self._spawn_is_due = self._schedule.starts_at_once()
         self._spawn_if_due()
-
-    def _build_updates(self, late, base):
-        parts, inner = self._parts, self._parts.inner
-
-        def excluded(variable):
-            optimizer = (
-                inner.member
-                if hasattr(variable, "late_phase_members") and not inner.follows
-                else inner.base
-            )
-            return not (
-                private.has_decay(optimizer, variable) and private.has_decay(self, variable)
-            )
-
-        without_decay = {private.variable_key(self, v) for v in (*base, *late) if excluded(v)}
-
-        def decays(variable):
-            return private.variable_key(self, variable) not in without_decay
-
-        parts.member_updates = None
-        base_rule = member_rule = None
-        if late and inner.clipnorm is None:  # without members Keras's own updates do
-            base_rule, member_rule = (
-                FusedRule.of(inner.base, base),
-                FusedRule.of(inner.member, late),
-            )
-        # A single member needs no second optimizer; one for all weights also clips their joint
-        # norm.
-        self._joint = (
-            bool(late) and self.members == 1 and inner.follows and not (base_rule and member_rule)
-        )
-        if self._joint:
-            parts.member_updates = WrappedMembers(
-                self, inner.base, late, self.members, decays, base
-            )
-            return
-        if base_rule:
-            parts.base_updates = FusedBase(self, base_rule, base)
-        else:
-            parts.base_updates = WrappedBase(
-                self, inner.base, base, self.members, decays, inner.clipnorm
-            )
-        if member_rule:
-            parts.member_updates = FusedMembers(self, member_rule, late, self.members)
-        elif late:
-            parts.member_updates = WrappedMembers(
-                self, inner.member, late, self.members, decays, clipnorm=inner.clipnorm
-            )
 
     def prepare_rows(self, variables):
         """Brings the rows of weights with members into the state that the coming minibatch needs.
@@ -361,9 +268,9 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             rows.
         """
         self._spawn_if_due()
-        if self.members > 1 and not self._starts_at_once():
+        if self.members > 1 and not self._schedule.starts_at_once():
             tf.cond(
-                self._parts.unequal.value & ~self._is_late(),
+                self._parts.unequal.value & ~self._schedule.is_late(),
                 lambda: make_equal(variables),
                 lambda: None,
             )
@@ -436,25 +343,18 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             for v in late_variables
         ]
         if private.strategy_of(self).num_replicas_in_sync > 1:
-            if one_member is not None:
-                with tf.control_dependencies([one_member]):
-                    base_gradients, late_gradients = tf.nest.map_structure(
-                        tf.identity, [base_gradients, late_gradients]
-                    )
-            replicas = tf.distribute.get_replica_context()
-            base_gradients, late_gradients = replicas.all_reduce(
-                tf.distribute.ReduceOp.SUM, [base_gradients, late_gradients]
+            base_gradients, late_gradients = incoming.reduced(
+                [base_gradients, late_gradients], after=one_member
             )
         for variable in filter(incoming.is_new_value, variables):
             if key(variable) in gradients:
                 variable.assign(gradients[key(variable)])
 
         def update(strategy, base_gradients, late_gradients):
-            self._update(
-                strategy,
-                list(zip(base_variables, base_gradients)),
-                list(zip(late_variables, late_gradients)),
-            )
+            base = list(zip(base_variables, base_gradients))
+            late = list(zip(late_variables, late_gradients))
+            self._parts.updates.apply(strategy, base, late, self._now())
+            self._advance(strategy)
 
         with tf.control_dependencies([] if one_member is None else [one_member]):
             private.merge_call(update, private.strategy_of(self), base_gradients, late_gradients)
@@ -473,40 +373,18 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                     "the model with it, or call optimizer.build(model.trainable_variables). "
                     f"Received: {variable.path}, whose layer does not"
                 )
-        if self._starts_at_once() and self.sigma > 0 and tf.executing_eagerly():
+        if self._schedule.starts_at_once() and self.sigma > 0 and tf.executing_eagerly():
             raise ValueError(
                 "With start=0 the first minibatch is a member's already: the model must be built "
                 "before a training that is run eagerly; call it once, or give it an Input. "
                 "Received: start=0 and a model without weights before the first minibatch"
             )
 
-    def _update(self, strategy, base, late):
-        """One step with (variable, gradient) pairs, for all replicas; gradients are reduced."""
-        parts, now = self._parts, self._now()
-        # Before `start` gradients are clipped by the norm of all of them.
-        if parts.inner.clipnorm is not None:
-            base = [(v, dense(g)) for v, g in first_replica(strategy, base)]
-            late = first_replica(strategy, late)
-            now.base_square_norm, now.member_square_norm = tf.cond(
-                now.is_late,
-                lambda: (tf.constant(0, tf.float64), tf.constant(0, tf.float64)),
-                lambda: (square_norm([g for _, g in base]), square_norm([g for _, g in late])),
-            )
-        if self._joint:
-            parts.member_updates.apply(strategy, late, now, base)
-        else:
-            if late:
-                parts.member_updates.apply(strategy, late, now)
-            parts.base_updates.apply(strategy, base, now)
-        self._advance(strategy)
-
     def _now(self):
         """What the updates of a step depend on."""
-        parts, late = self._parts, self._is_late()
-        inner = parts.inner
-
-        base_scale, of_type = self._from_start(self.base_scale), {}
-        for dtype in parts.dtypes:
+        inner, late = self._parts.inner, self._schedule.is_late()
+        base_scale, of_type = self._schedule.from_start(self.base_scale), {}
+        for dtype in self._parts.dtypes:
             rate = tf.cast(self.learning_rate, dtype)
             member_rate = (
                 rate if inner.follows else tf.cast(inner.member_rate(self.iterations), dtype)
@@ -518,37 +396,29 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             )
         return types.SimpleNamespace(
             member=tf.convert_to_tensor(self.member.value),
-            cycle=tf.constant(1)
-            if late is None
-            else tf.where(late, self.members, 1),  # minibatches per update of the base weights
+            # Minibatches per update of the base weights.
+            cycle=tf.constant(1) if late is None else tf.where(late, self.members, 1),
             is_late=late,
             rows=self.rows(),
             constant=functools.cache(tf.constant),  # value, dtype: one for all weights
             of_type=of_type,
-            base_decay_scale=self._from_start(
+            base_decay_scale=self._schedule.from_start(
                 inner.base_decay_scale(self.members, self.base_scale)
             ),
             base_square_norm=None,
             member_square_norm=None,
         )
 
-    def _from_start(self, value):
-        """float64 []: the value from `start` on, 1 before."""
-        late = self._is_late()
-        if late is None:
-            return tf.constant(1.0, tf.float64)
-        return tf.where(late, tf.constant(value, tf.float64), 1.0)
-
     def base_rate(self):
         """The learning rate of the base weights in this step."""
         if self.members == 1 or self.base_rate_scale == 1:
             return self.learning_rate
         rate = tf.convert_to_tensor(self.learning_rate)
-        return rate * tf.cast(self._from_start(self.base_rate_scale), rate.dtype)
+        return rate * tf.cast(self._schedule.from_start(self.base_rate_scale), rate.dtype)
 
     def rows(self):
         """int32 [n]: the rows that this minibatch writes: its member's; all before `start`."""
-        return self.in_this_step("rows", self._rows)
+        return self.in_this_step("rows", self._schedule.rows)
 
     def in_this_step(self, name, make):
         """A tensor that all layers of a step share: made once while the step is traced.
@@ -567,34 +437,15 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             made[name] = make()
         return made[name]
 
-    def _rows(self):
-        member = tf.convert_to_tensor(self.member.value)
-        late = self._is_late()
-        if late is None:
-            return member[tf.newaxis]
-        return tf.range(member, tf.where(late, member + 1, self.members))
-
-    def _is_late(self):
-        """bool []: whether there are members yet; None if that is no question."""
-        if self.members == 1:
-            return None
-        return tf.cast(self.iterations.value, tf.int64) >= self._start_step()
-
-    def _start_step(self):
-        """int64 []: T0; beyond any step while it is not known."""
-        variable = self._parts.start
-        return tf.constant(self._start, tf.int64) if variable is None else variable.value
-
     def _advance(self, strategy):
         self._parts.shared = None, {}
         self.iterations.assign_add(1)
         if self.members == 1:
             return
-        since = tf.cast(self.iterations.value, tf.int64) - self._start_step()
-        self.member.assign(tf.cast(tf.where(since >= 0, since % self.members, 0), tf.int32))
-        if not self._starts_at_once():
+        is_start = self._schedule.advance()
+        if not self._schedule.starts_at_once():
             self._parts.unequal.assign(False)
-            tf.cond(tf.equal(since, 0), lambda: self._spawn(strategy), lambda: None)
+            tf.cond(is_start, lambda: self._spawn(strategy), lambda: None)
 
     def _spawn(self, strategy):
         """Row k of every late-phase weight <- row 0 + sigma RMS(row 0) noise; with fresh states."""
@@ -602,7 +453,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             strategy.extended.update(
                 variable.value, spawn, args=(self.sigma, [self.seed, number]), group=False
             )
-        self._parts.member_updates.restart(strategy)
+        self._parts.updates.restart(strategy)
 
     def finalize_variable_values(self, var_list):
         """Called at the end of `fit`: says so, once, if it was over before there were members."""
@@ -619,13 +470,13 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             )
 
     def get_config(self):
+        start = self._schedule.planned
+        is_epoch = not isinstance(start, (int, str, type(None)))
         return {
             "name": self.name,
             **self._parts.inner.configs(self),
             "members": self.members,
-            "start": self._start
-            if isinstance(self._start, (int, str, type(None)))
-            else keras.saving.serialize_keras_object(self._start),
+            "start": keras.saving.serialize_keras_object(start) if is_epoch else start,
             "sigma": self.sigma,
             "base_scale": self.base_scale,
             "seed": self.seed,

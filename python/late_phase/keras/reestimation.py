@@ -66,6 +66,28 @@ def reestimate_batch_norm(model, dataset, steps=None):
       ValueError: `dataset` has no batch, fewer than `steps`, or no end while `steps` is None; a
         layer was not reached; or all batches leave a layer with one value per channel.
     """
+    _check(model, steps)
+    layers = layers_to_reestimate(model)
+    if not layers:
+        return
+    noted = []  # (index of the layer, values per channel, mean, variance) of the calls of one step
+
+    def step(x):
+        noted.clear()
+        model(x, training=False)
+        return list(noted)
+
+    run = step if model.run_eagerly else tf.function(step, reduce_retracing=True)
+    estimate = _Estimate(layers)
+    calls = {layer: _normalising_by_the_batch(layer, i, noted) for i, layer in enumerate(layers)}
+    with calls_replaced(calls):
+        for x in itertools.islice(_batches(dataset, steps), steps):
+            estimate.add(run(keras.tree.map_structure(keras.ops.convert_to_tensor, x)))
+    estimate.require(steps or 1)
+    estimate.assign()
+
+
+def _check(model, steps):
     if not model.built:
         raise ValueError(
             "`model` must be built: call it once, or give it an Input. "
@@ -75,66 +97,62 @@ def reestimate_batch_norm(model, dataset, steps=None):
         raise ValueError(
             f"`steps` must be an integer of at least 1, or None. Received: steps={steps!r}"
         )
-    layers = layers_to_reestimate(model)
-    for layer in layers:
+    for layer in layers_to_reestimate(model):
         if getattr(layer, "renorm", False):
             raise ValueError(
                 "BatchNormalization must be without `renorm` to be re-estimated. "
                 f"Received: renorm=True in {layer.path}"
             )
-    if not layers:
-        return
 
-    noted = []  # (index of the layer, values per channel, mean, variance) of the calls of one step
 
-    def step(x):
-        noted.clear()
-        model(x, training=False)
-        return list(noted)
+class _Estimate:
+    """The mean of the batches' statistics for each layer, weighted by their values per channel."""
 
-    run = step if model.run_eagerly else tf.function(step, reduce_retracing=True)
-    counts = np.zeros(len(layers))
-    sums = [[0.0, 0.0] for _ in layers]
-    batches = 0
-    single = None  # the last layer that a batch left a single value per channel
-    with calls_replaced(
-        {layer: _normalising_by_the_batch(layer, i, noted) for i, layer in enumerate(layers)}
-    ):
-        for x in itertools.islice(_batches(dataset, steps), steps):
-            batches += 1
-            found = [
-                (int(i), int(count), *pair)
-                for i, count, *pair in run(keras.tree.map_structure(keras.ops.convert_to_tensor, x))
-            ]
-            singles = [layers[i] for i, count, *_ in found if count == 1]
-            if singles:  # it has no variance, and all that follows would see the offset alone
-                single = singles[0]
-                continue
-            for i, count, *pair in found:
-                if count:  # an empty batch has no statistics
-                    counts[i] += count
-                    sums[i] = [
-                        total + count * s.numpy().astype(np.float64)
-                        for total, s in zip(sums[i], pair)
-                    ]
-    if batches < (steps or 1):
-        raise ValueError(
-            f"`dataset` must have at least {steps or 1} batches. Received: {batches} batches"
-        )
-    if single and not counts.any():
-        raise ValueError(
-            "The batches must have at least two values per channel in every BatchNormalization "
-            f"layer, or there is no variance. Received: batches with one in {single.path}"
-        )
-    for layer, count in zip(layers, counts):
-        if not count:
+    def __init__(self, layers):
+        self._layers, self._batches = layers, 0
+        self._counts = np.zeros(len(layers))
+        self._sums = [[0.0, 0.0] for _ in layers]  # of means and variances
+        self._single = None  # the last layer that a batch left with one value per channel
+
+    def add(self, noted):
+        """Takes what a batch noted: (index of the layer, values per channel, mean, variance)."""
+        self._batches += 1
+        noted = [(int(i), int(count), *pair) for i, count, *pair in noted]
+        singles = [self._layers[i] for i, count, *_ in noted if count == 1]
+        if singles:  # it has no variance, and all that follows would see the offset alone
+            self._single = singles[0]
+            return
+        for i, count, *pair in noted:
+            if count:  # an empty batch has no statistics
+                self._counts[i] += count
+                self._sums[i] = [
+                    total + count * s.numpy().astype(np.float64)
+                    for total, s in zip(self._sums[i], pair)
+                ]
+
+    def require(self, batches):
+        """Refuses an estimate from fewer batches, or without a value in some layer."""
+        if self._batches < batches:
             raise ValueError(
-                "The data must reach every BatchNormalization layer that is not frozen. "
-                f"Received: no values in {layer.path}"
+                f"`dataset` must have at least {batches} batches. Received: {self._batches} batches"
             )
-    for layer, count, (mean, variance) in zip(layers, counts, sums):
-        for variable, total in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
-            variable.assign(np.broadcast_to(total / count, variable.shape))
+        if self._single and not self._counts.any():
+            raise ValueError(
+                "The batches must have at least two values per channel in every "
+                "BatchNormalization layer, or there is no variance. "
+                f"Received: batches with one in {self._single.path}"
+            )
+        for layer, count in zip(self._layers, self._counts):
+            if not count:
+                raise ValueError(
+                    "The data must reach every BatchNormalization layer that is not frozen. "
+                    f"Received: no values in {layer.path}"
+                )
+
+    def assign(self):
+        for layer, count, (mean, variance) in zip(self._layers, self._counts, self._sums):
+            for variable, total in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+                variable.assign(np.broadcast_to(total / count, variable.shape))
 
 
 def _batches(dataset, steps):

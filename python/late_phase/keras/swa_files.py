@@ -5,6 +5,8 @@ import re
 
 import numpy as np
 
+from late_phase_cli import files
+
 # A run that is killed after it writes the average of an epoch, but before its weights, repeats the
 # epoch.
 _KEPT = 2
@@ -26,8 +28,7 @@ class SampleFiles:
     def write(self, epoch, samples, position, arrays):
         """Keeps the average of `samples` samples after `epoch`; the last was at `position`."""
         os.makedirs(self._folder, exist_ok=True)
-        path = self._path(epoch)
-        with open(path + ".part", "wb") as file:
+        with files.replacing(self._path(epoch)) as aside, open(aside, "wb") as file:
             np.savez(
                 file,
                 samples=samples,
@@ -36,7 +37,6 @@ class SampleFiles:
             )
             file.flush()
             os.fsync(file.fileno())
-        os.replace(path + ".part", path)
         self.discard(self.epochs()[:-_KEPT])
 
     def position(self, epoch):

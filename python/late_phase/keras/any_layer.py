@@ -57,6 +57,7 @@ def enable_lora(layer, lora):
     for index, rank, alpha in lora:
         if not layers[index].lora_enabled:
             layers[index].enable_lora(rank, lora_alpha=alpha)
+        layers[index].lora_alpha = alpha  # which Keras's Dense loses when it is built with LoRA
 
 
 @register

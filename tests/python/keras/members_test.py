@@ -49,7 +49,7 @@ class Attention(layers.Layer):
 
 def with_lora(layer, shape, rank=2):
     layer.build((None, *shape))
-    layer.enable_lora(rank)
+    layer.enable_lora(rank, lora_alpha=2 * rank)
     layer.lora_kernel_b.assign(np.random.default_rng(3).normal(size=layer.lora_kernel_b.shape))
     return layer
 
@@ -63,7 +63,7 @@ LAYERS = {
     "Dense": ((5,), lambda: layers.Dense(6, "tanh"), None, 2),
     "bias of Dense": ((5,), lambda: layers.Dense(6, "tanh"), "bias", 1),
     "Conv1D": ((7, 3), lambda: layers.Conv1D(4, 3), ["kernel"], 1),
-    "LSTM": ((4, 3), lambda: layers.LSTM(5, return_sequences=True), "/bias|recurrent", 2),
+    "LSTM": ((4, 3), lambda: layers.LSTM(5, return_sequences=True), ["/bias", "recurrent"], 2),
     "Bidirectional": ((4, 3), lambda: layers.Bidirectional(layers.GRU(3)), "forward", 3),
     "attention block": ((4, 6), lambda: Attention(name="block"), "norm/|query.*bias", 3),
     "LoRA": ((5,), lambda: with_lora(layers.Dense(6), (5,)), "lora", 2),
@@ -237,7 +237,7 @@ def test_lora_inside_a_block_is_saved_and_collapsed_to_one_adapter(tmp_path):
     block = Attention(name="block")
     block.build((None, *shape))
     query = block.attention.query_dense
-    query.enable_lora(2)
+    query.enable_lora(2, lora_alpha=5)
     query.lora_kernel_b.assign(np.random.default_rng(0).normal(size=query.lora_kernel_b.shape))
     members = Members(block, members=K, weights="lora")
     model = keras.Sequential([keras.Input(shape), members, layers.Flatten(), layers.Dense(4)])

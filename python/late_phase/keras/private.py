@@ -127,6 +127,12 @@ def learning_rate_of(optimizer):
     return optimizer._learning_rate
 
 
+def minibatches_of(optimizer):
+    """How many minibatches an optimizer has seen; `iterations` counts updates."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    return int(optimizer._iterations.numpy())
+
+
 def strategy_of(optimizer):
     """The tf.distribute strategy under which an optimizer was made."""
     return optimizer._distribution_strategy

@@ -8,6 +8,7 @@ import numpy as np
 
 from late_phase.keras import averages
 from late_phase.keras.lending import copies, restored
+from late_phase.keras.private import minibatches_of
 from late_phase.keras.reestimation import layers_to_reestimate, reestimate_batch_norm
 from late_phase.keras.start import Epoch, check_start, is_integer, size_of_fit, step_of
 from late_phase.keras.swa_files import SampleFiles
@@ -191,7 +192,7 @@ class SWA(keras.callbacks.Callback):
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is None:  # in a loop of one's own
             return self._now
-        return int(optimizer.iterations.numpy()) * (optimizer.gradient_accumulation_steps or 1)
+        return minibatches_of(optimizer)
 
     def _plan(self, epoch):
         """Finds where averaging begins, when this training's first epoch begins."""

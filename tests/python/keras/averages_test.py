@@ -107,6 +107,16 @@ def test_steps_are_the_optimizers():
     np.testing.assert_allclose(averaged(swa, model), expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("wrap", [lambda o: o, keras.optimizers.LossScaleOptimizer])
+def test_accumulated_gradients_are_of_steps_too(wrap):
+    """Also where an epoch ends between two updates."""
+    model, steps, swa = made(), Steps(), SWA(STEPS, 2)
+    model.compile(wrap(keras.optimizers.SGD(0.05, gradient_accumulation_steps=3)), "mse")
+    fit(model, [steps, swa], epochs=3)
+    expected = np.mean(steps.after[STEPS + 2 :: 2], axis=0)
+    np.testing.assert_allclose(averaged(swa, model), expected, rtol=1e-13)
+
+
 def test_an_epoch_is_that_of_fit():
     model, steps, swa = made(), Steps(), SWA(Epoch(1), 2)
     fit(model, [swa], epochs=2)

@@ -76,6 +76,11 @@ NAMES = {
         "learning_rate_of",
         "deserialize the learning rate in `optimizer.get_config()`",
     ),
+    "_iterations": (
+        keras.optimizers.SGD,
+        "minibatches_of",
+        "multiply `optimizer.iterations` by `gradient_accumulation_steps`",
+    ),
     "_distribution_strategy": (
         keras.optimizers.SGD,
         "strategy_of",
@@ -323,6 +328,15 @@ def test_learning_rate_of_is_what_was_given():
         private.learning_rate_of(keras.optimizers.SGD(schedule)) is schedule
         and private.learning_rate_of(keras.optimizers.SGD(function)) is function
     )
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, keras.optimizers.LossScaleOptimizer])
+def test_minibatches_are_counted_between_updates_too(wrap):
+    optimizer = wrap(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    variable = keras.Variable(1.0)
+    for _ in range(3):
+        optimizer.apply([tf.constant(1.0)], [variable])
+    assert private.minibatches_of(optimizer) == 3
 
 
 def test_strategy_and_key_of_a_variable_with_copies():

@@ -428,7 +428,7 @@ def test_lora_of_a_frozen_transformer_is_fine_tuned_and_collapsed_to_one_adapter
         if layer not in adapted and layer is not attention:
             layer.trainable = False
     for layer in adapted:
-        layer.enable_lora(2)
+        layer.enable_lora(2, lora_alpha=5)
         layer.bias.trainable = False
     factors = [v.path for v in model.trainable_variables]
     assert len(factors) == 6 and all("lora" in path for path in factors)
@@ -462,6 +462,43 @@ def test_a_choice_of_frozen_weights_is_named():
     model.trainable = False
     with pytest.raises(ValueError, match="chooses none but .*norm/gamma, which is frozen"):
         late_phase.keras.convert(model, members=3, weights="norm/gamma")
+
+
+NORMALIZATIONS = {
+    "batch": layers.BatchNormalization,
+    "group": lambda: layers.GroupNormalization(2),
+    "layer": layers.LayerNormalization,
+    "rms": layers.RMSNormalization,
+}
+
+
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+def test_every_normalization_is_one(kind):
+    model = keras.Sequential([keras.Input((4,)), NORMALIZATIONS[kind](), layers.Dense(2)])
+    converted = late_phase.keras.convert(scattered(model), members=3, weights="normalization")
+    norm, head = converted.layers
+    assert all(hasattr(v, "late_phase_members") for v in norm.trainable_variables)
+    assert norm.trainable_variables and not isinstance(head, MemberLayer)
+
+
+# The shape of the inputs, and the last layer.
+LAST = {
+    "Dense": ((4,), lambda: layers.Dense(2)),
+    "EinsumDense": ((4,), lambda: layers.EinsumDense("ab,bc->ac", output_shape=2)),
+    "Conv1D": ((5, 4), lambda: layers.Conv1D(2, 3)),
+    "Conv2D": ((5, 5, 4), lambda: layers.Conv2D(2, 3)),
+    "Conv3D": ((5, 5, 5, 4), lambda: layers.Conv3D(2, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", LAST)
+def test_every_kind_of_head_is_one(kind):
+    shape, make = LAST[kind]
+    model = keras.Sequential([keras.Input(shape), layers.Dense(4), make(), layers.Softmax()])
+    converted = late_phase.keras.convert(scattered(model), members=3, weights="head")
+    first, head, _ = converted.layers
+    assert all(hasattr(v, "late_phase_members") for v in head.trainable_variables)
+    assert head.trainable_variables and not isinstance(first, MemberLayer)
 
 
 def test_a_head_of_another_kind_is_named():

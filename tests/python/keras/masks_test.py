@@ -162,6 +162,10 @@ def test_a_cell_trains_as_the_layer_does_and_is_saved_and_collapsed(tmp_path):
     plain = late_phase.keras.collapse(model)
     assert type(plain.layers[0].cell) is keras.layers.LSTMCell
     np.testing.assert_allclose(plain(x), model(x), rtol=0, atol=1e-10)
+    for k in range(K):
+        one, other = (late_phase.keras.collapse(each, member=k) for each in (model, fused))
+        np.testing.assert_allclose(one(x), other(x), rtol=0, atol=1e-7)
+        assert np.abs(one(x) - plain(x)).max() > 1e-5
 
 
 def test_weights_of_a_keras_lstm_are_taken():
@@ -237,6 +241,26 @@ def test_masked_batch_norm_is_keras(members):
         np.testing.assert_allclose(
             rows, [getattr(plain, name).numpy()] * members, rtol=0, atol=1e-5
         )
+
+
+def test_masked_batch_norm_trains_the_current_member():
+    """With its row of every weight; its statistics are moved as those of K minibatches."""
+    layer = late_phase.keras.BatchNormalization(members=K, momentum=0.5)
+    plain = keras.layers.BatchNormalization(momentum=0.5**K)
+    for each in (layer, plain):
+        each.build(X.shape)
+    random = np.random.default_rng(2)
+    rows = [random.uniform(0.5, 1.5, (K, C)) for _ in range(4)]
+    layer.set_weights(rows)
+    plain.set_weights([w[1] for w in rows])
+    optimizer = late_phase.keras.LatePhaseOptimizer(keras.optimizers.SGD(0.1), members=K)
+    layer.attach(optimizer)
+    optimizer.member.assign(1)
+    y, z = (each(X, mask=MASK, training=True) for each in (layer, plain))
+    np.testing.assert_allclose(y, z, rtol=0, atol=1e-5)  # Keras adds 1e-7 to the number of values
+    for weight, before, expected in zip(layer.weights, rows, plain.weights, strict=True):
+        np.testing.assert_allclose(weight[1], expected, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(weight.numpy()[[0, 2]], before[[0, 2]])
 
 
 def test_masked_values_do_not_count():

@@ -265,6 +265,20 @@ def test_noise_is_of_each_members_own_and_of_the_seed():
     assert not np.allclose(rows[0][0], rows[1][0])
 
 
+def test_noise_is_of_each_weights_own():
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            late_phase.keras.Dense(4, members=K, kernel_initializer="ones"),
+            late_phase.keras.Dense(4, members=K, kernel_initializer="ones"),
+        ]
+    )
+    optimizer = late_phase.keras.LatePhaseOptimizer(RULES["sgd"](), members=K, sigma=0.25)
+    optimizer.build(model.trainable_variables)  # start=0: spawned at once
+    first, second = (layer.kernel.numpy() for layer in model.layers)
+    assert np.ptp(first, axis=0).all() and not np.isclose(first, second).any()
+
+
 @pytest.mark.parametrize("path", ["fused", "wrapped"])
 def test_rows_are_one_member_before_start(path):
     model = compiled(path)

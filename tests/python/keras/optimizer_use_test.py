@@ -1,5 +1,6 @@
 """LatePhaseOptimizer in unusual places, and what it says when it is used wrongly."""
 
+import inspect
 import warnings
 
 import keras
@@ -82,6 +83,16 @@ def test_an_empty_list_is_no_step():
     _, optimizer = built()
     optimizer.apply([])
     assert int(optimizer.iterations.numpy()) == 0
+
+
+def test_a_config_has_every_argument():
+    given = dict(members=K, start=5, sigma=0.25, base_scale=0.5, seed=7, base_rate_scale=2.0)
+    optimizer = Late(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.01), name="own", **given)
+    config = optimizer.get_config()
+    arguments = inspect.signature(Late.__init__).parameters.keys() - {"self", "kwargs"}
+    assert config.keys() == arguments
+    assert {name: config[name] for name in given} == given and config["name"] == "own"
+    assert Late.from_config(config).get_config() == config
 
 
 def test_a_config_makes_an_optimizer_that_is_saved_whole(tmp_path):

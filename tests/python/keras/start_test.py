@@ -85,6 +85,26 @@ def test_spawn_is_a_start_at_that_step(rule):
     expect_equal(model, expected)
 
 
+def test_spawn_starts_from_the_mean_of_rows_from_elsewhere():
+    model, expected = made(None), made(None)
+    rows = np.random.default_rng(3).normal(size=(K, 4, 2))
+    for each, kernel in ((model, rows), (expected, rows.mean(axis=0)[np.newaxis].repeat(K, 0))):
+        fit(each)
+        each.layers[-1].kernel.assign(kernel)
+        each.optimizer.spawn()
+    np.testing.assert_allclose(
+        model.layers[-1].kernel, expected.layers[-1].kernel, rtol=0, atol=1e-12
+    )
+
+
+def test_a_second_fit_does_not_plan_anew():
+    model = made("50%", run_eagerly=True)  # asks in every step, not only while it is traced
+    fit(model)
+    assert model.optimizer.start == 10
+    model.fit(X, Y, batch_size=BATCH, epochs=2 * EPOCHS, verbose=0)
+    assert model.optimizer.start == 10
+
+
 def test_spawn_under_a_strategy():
     with tf.distribute.OneDeviceStrategy("CPU:0").scope():
         model = made(None)
@@ -136,10 +156,11 @@ def test_plateau(values, options, epochs):
     expect_equal(model, expected)
 
 
-def test_a_metric_that_keeps_improving_starts_nothing():
+@pytest.mark.parametrize("values, patience", [([4, 3, 2, 1], 1), ([4, 4, 3, 3], 2)])
+def test_a_metric_that_keeps_improving_starts_nothing(values, patience):
     model = made(None)
     with pytest.warns(UserWarning, match="`start` should be a step.*Received: start=None"):
-        fit(model, [Logged([4, 3, 2, 1]), StartOnPlateau("figure", patience=1)])
+        fit(model, [Logged(values), StartOnPlateau("figure", patience=patience)])
     assert model.optimizer.start is None
 
 

@@ -613,6 +613,28 @@ def test_a_file_that_was_being_written_does_not_count(tmp_path, monkeypatch):
     assert swa.samples == 3 and sorted(os.listdir(tmp_path)) == ["swa-000001.npz", "swa-000002.npz"]
 
 
+def test_weights_whose_average_was_being_written_are_sampled(tmp_path, monkeypatch):
+    """The file is torn, the weights are those of the epoch: its sample is taken on resuming."""
+    model = stock_model()
+    fit(model, [late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)], epochs=2)
+
+    def torn(file, **arrays):
+        file.write(b"PK")
+        file.flush()
+        die()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", torn)
+        swa = late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)
+        with pytest.raises(Killed):
+            fit(model, [swa], epochs=3, initial_epoch=2)
+    swa = late_phase.keras.SWA(0, dataset=data()[0], backup_dir=tmp_path)
+    swa.set_model(model)
+    swa.on_epoch_begin(3)
+    assert swa.samples == 3
+    assert sorted(os.listdir(tmp_path)) == ["swa-000001.npz", "swa-000002.npz"]
+
+
 def test_an_old_average_does_not_enter_a_new_training(tmp_path, uninterrupted):
     for epochs in (5, 7):
         model, swa = (

@@ -117,23 +117,19 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             )
         members = check_members(members)
         inner = InnerOptimizers(base, member, members)
-        # Where the updates of members read counts and rates, which on a GPU would be waited for in every step.
-        with tf.device("CPU:0" if members > 1 else None):
-            super().__init__(
-                learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name
-            )
-            # int32 []: the member of the coming minibatch.
-            member_now = keras.Variable(
-                0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica"
-            )
-            # bool []: whether rows may differ although there are no members yet, because they came from elsewhere.
-            unequal = keras.Variable(
-                True,
-                dtype="bool",
-                trainable=False,
-                name="unequal",
-                aggregation="only_first_replica",
-            )
+        # These are on the device of all others, because XLA reaches no other device's variables; on a GPU, the library's own kernels wait for
+        # them instead.
+        super().__init__(
+            learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name
+        )
+        # int32 []: the member of the coming minibatch.
+        member_now = keras.Variable(
+            0, dtype="int32", trainable=False, name="member", aggregation="only_first_replica"
+        )
+        # bool []: whether rows may differ although there are no members yet, because they came from elsewhere.
+        unequal = keras.Variable(
+            True, dtype="bool", trainable=False, name="unequal", aggregation="only_first_replica"
+        )
         private.track(self, member_now)  # which the attribute alone does not do inside of `compile`
         self.member = member_now
         self._members = members
@@ -151,15 +147,14 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             inner=inner, unequal=unequal, start=None, shared=(None, {})
         )
         if members > 1 and not isinstance(self._start, int):
-            with tf.device("CPU:0"):
-                # int64 []: T0, once it is known.
-                self._parts.start = keras.Variable(
-                    NEVER,
-                    dtype="int64",
-                    trainable=False,
-                    name="start",
-                    aggregation="only_first_replica",
-                )
+            # int64 []: T0, once it is known.
+            self._parts.start = keras.Variable(
+                NEVER,
+                dtype="int64",
+                trainable=False,
+                name="start",
+                aggregation="only_first_replica",
+            )
             private.track(self, self._parts.start)
         inner.follow(self)
 
@@ -251,13 +246,19 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             with tf.init_scope(), private.strategy_of(self).scope():
                 self._build(list(variables))
 
+        def build_in_thread():
+            # Which does not know the device of the one that started it; a strategy chooses its own.
+            is_default = private.strategy_of(self) is tf.distribute.get_strategy()
+            with tf.device(self.iterations.value.device if is_default else None):
+                build()
+
         if tf.executing_eagerly():
             build()
         else:
             # Variables that are made while a step is traced would make Keras trace it once more. In a
             # thread of its own nothing is being traced.
             with concurrent.futures.ThreadPoolExecutor(1) as executor:
-                executor.submit(build).result()
+                executor.submit(build_in_thread).result()
 
     def _build(self, variables):
         late = [v for v in variables if hasattr(v, "late_phase_members")]
@@ -511,7 +512,6 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             if late is None
             else tf.where(late, self.members, 1),  # minibatches per update of the base weights
             is_late=late,
-            rows=self.rows(),
             constant=functools.cache(tf.constant),  # value, dtype: one for all weights
             of_type=of_type,
             base_decay_scale=self._from_start(
@@ -536,7 +536,10 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         return rate * tf.cast(self._from_start(self.base_rate_scale), rate.dtype)
 
     def rows(self):
-        """int32 [n]: the rows that this minibatch writes: its member's; all before `start`."""
+        """int32 [K]: the rows that this minibatch writes: its member's, K times; all before `start`.
+
+        K of them in any case, because XLA would compile a step again for every other number.
+        """
         return self.in_this_step("rows", self._rows)
 
     def in_this_step(self, name, make):
@@ -561,7 +564,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         late = self._is_late()
         if late is None:
             return member[tf.newaxis]
-        return tf.range(member, tf.where(late, member + 1, self.members))
+        return tf.where(late, member, tf.range(self.members))
 
     def _is_late(self):
         """bool []: whether there are members yet; None if that is no question."""

@@ -1,4 +1,6 @@
-"""late_phase.check, with the CPU as the device under test: what agrees, and what is reported."""
+"""late_phase.check, with a second CPU as the device under test: what agrees, and what is
+reported.
+"""
 
 import dataclasses
 
@@ -12,7 +14,10 @@ from late_phase.check import facts, ops
 from late_phase.check.case import TYPES, Case, differences
 from late_phase.check.op_cases import CASES
 
-CPU = "CPU:0"
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+CPU = "CPU:1"
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +38,20 @@ def test_the_library_is_known():
     registered = {kernel.op for kernel in kernels.get_all_registered_kernels().kernel}
     ours = {op.removeprefix("LatePhase>") for op in registered if op.startswith("LatePhase>")}
     assert ops.library() == sorted(ours)
+
+
+def test_ops_are_placed_and_may_not_move():
+    tf.config.set_soft_device_placement(True)
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    next(ops.messages(CPU))
+    assert not tf.config.get_soft_device_placement()
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+    [case] = [case for case in CASES if case.name == "lstm-float-True-5-3-4-6"]
+    operations = case.build(CPU)._step.graph.get_operations()
+    ours = {one.type: one.device for one in operations if one.type.startswith("LatePhase>")}
+    assert ours == dict.fromkeys(
+        ["LatePhase>Rank1Lstm", "LatePhase>Rank1LstmGrad"], "/device:CPU:1"
+    )
 
 
 def test_names_of_cases_differ():
@@ -90,7 +109,7 @@ def test_an_op_without_a_kernel_is_named():
     real = CASES[0]
     case = dataclasses.replace(real, call=call, cpu_call=real.call)
     # The CPU under another name, so that it is not taken for the one to compare with.
-    result = ops.compare(case, "/device:CPU:0", ops.KERNELS)
+    result = ops.compare(case, "/device:CPU:1", ops.KERNELS)
     assert "CudnnRNNParamsSize" in result["problem"] and "kernel" in result["problem"]
     assert result["ops"] == ["ReadMember"]
 

@@ -106,6 +106,12 @@ def version(options):
     return repository.version(options)
 
 
+def gpu_check(options):
+    from late_phase_cli import gpu_check
+
+    return gpu_check.run(options)
+
+
 def completion(options):
     from late_phase_cli import completion
 
@@ -300,6 +306,19 @@ def add_help_commands(commands, me):
         "versions of the project, TensorFlow, compiler and CUDA; CPU features",
         ("@cuda//:runtime",),
     )
+    one = commands.add(
+        "gpu-check",
+        gpu_check,
+        "every op, the programs and Keras on a GPU against the CPU, as a report",
+        (*LIBRARY, *PROGRAM),
+        description=GPU_CHECK,
+    )
+    one.add_argument(
+        "--out",
+        default="gpu-check.json",
+        metavar="FILE",
+        help="the report (default: gpu-check.json)",
+    )
 
 
 def add_repository_commands(commands, me):
@@ -379,6 +398,15 @@ Says how much noise there is at the end of the training (the loss minus the loss
 the loss has reached a plateau, what the noise law predicts for each, what recorded runs have shown,
 and a recommendation. For a run without SWA, it says what to measure. The law holds for Adam; for
 image networks, which SGD trains, it says what holds there."""
+
+
+GPU_CHECK = """Whether late_phase works on this machine's GPU, and how fast: a file to keep, or to
+attach to a bug report. It takes some minutes.
+
+Every op is run on the GPU with all its types, by its own kernel and compiled by XLA, and compared
+with the CPU; the training programs take a few steps on both, on made-up data; steps of Keras with
+and without members are timed in turn. The status is 0 if all agree, 1 if something differs, and 2
+if there is no GPU."""
 
 
 def add_sweep(one):

@@ -12,7 +12,7 @@ from importlib import metadata
 from late_phase_cli import locations
 
 
-def _use_package():
+def use_package():
     """Makes late_phase, and the tools, importable, here and in children."""
     os.environ["LATE_PHASE_OPS"] = locations.built("_late_phase_ops.so")
     sys.path.insert(0, locations.repository())
@@ -28,7 +28,7 @@ def _use_package():
 def bench(options):
     import runpy
 
-    _use_package()
+    use_package()
     os.environ["LATE_PHASE_BENCH"] = locations.built(f"tools/bench/bench_{options.benchmark}")
     module = f"tools.bench.bench_{options.benchmark}"
     sys.argv = [module, *options.arguments]
@@ -37,7 +37,7 @@ def bench(options):
 
 
 def cuda_report(options):
-    _use_package()
+    use_package()
     from tools.develop import cuda_report
 
     os.chdir(locations.repository())
@@ -50,7 +50,7 @@ def cuda_report(options):
 
 
 def wheel(options):
-    _use_package()
+    use_package()
     from tools.develop import build_wheel
 
     build_wheel.main(
@@ -67,7 +67,7 @@ def wheel(options):
 
 
 def docs(options):
-    _use_package()
+    use_package()
     from tools.develop import build_site
 
     build_site.main(["--out", options.out])
@@ -75,7 +75,7 @@ def docs(options):
 
 
 def python(options):
-    _use_package()
+    use_package()
     os.execv(sys.executable, [sys.executable, *options.arguments])
 
 

@@ -229,6 +229,7 @@ def test_help_is_quick_and_complete():
         "advise",
         "completion",
         "version",
+        "gpu-check",
         "bench",
         "cuda-report",
         "python",

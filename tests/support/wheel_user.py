@@ -83,6 +83,11 @@ def walk(run, folder):
     assert sampled.stdout.startswith("!#") and len(sampled.stdout.rstrip("\n")) >= 20
     assert succeed(run("nqp", "--help")).stdout
 
+    if not os.path.exists("/dev/nvidia0"):
+        refused = run("gpu-check")
+        assert refused.returncode == 2 and "must see GPU:0. It sees CPU:0 only" in refused.stderr
+        assert not os.path.exists(os.path.join(folder, "gpu-check.json"))
+
     for arguments in (["plot", "run"], ["report", "run", "--out", "page.html"]):
         refused = run(*arguments)
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr

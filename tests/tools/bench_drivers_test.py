@@ -310,7 +310,7 @@ def test_peer_of_enwik8_trains_as_the_op_does(tmp_path, monkeypatch):
 )
 def test_keras_trains_alike_before_the_members(network, optimizer):
     rounds, difference = bench_keras.measure_row(network, optimizer, pairs=3)
-    assert np.shape(rounds) == (3, 3) and np.min(rounds) > 0
+    assert np.shape(rounds) == (3, 5 if network == "lstm" else 3) and np.min(rounds) > 0
     # Factors, which Keras's LSTM lacks, are trained before there are members, too.
     assert difference < (3e-4 if network == "lstm" else 1e-5)
 
@@ -327,10 +327,40 @@ def test_keras_reports_its_first_calls():
     assert "median of the ratios 2.00   target <= 1.2: MISSED" in bench_keras.render(results)[-1]
 
 
+def test_keras_steps_are_compiled_where_the_columns_say_so(monkeypatch):
+    """The rows with XLA are of a dense network, a ConvNet and an LSTM."""
+    assert [network for network, _ in bench_keras.COMPILED] == ["dense", "convnet", "lstm"]
+    compiled = []
+    make_step = bench_keras.make_step
+
+    def watched(model, *arguments, **options):
+        step = make_step(model, *arguments, **options)
+        has_members = any(hasattr(weight, "late_phase_members") for weight in model.weights)
+        compiled.append((has_members, model.jit_compile))
+        return step
+
+    monkeypatch.setattr(bench_keras, "make_step", watched)
+    rounds, difference = bench_keras.measure_row("dense", "adam", pairs=2)
+    assert compiled == [(False, False)] * 2 + [(True, False), (False, True), (True, True)]
+    assert np.shape(rounds) == (2, 5) and np.min(rounds) > 0 and difference < 1e-5
+
+
+def test_keras_reports_the_speed_with_xla():
+    """By the shortest step of each; a record without them has no such table."""
+    rows = {"dense adam": [[0.02, 1, 0.01, 0.05, 0.04], [0.04, 1, 0.02, 0.06, 0.02]]}
+    head, *_, line = bench_keras.render_compiled(rows)[1:]
+    assert "steps per second, by the shortest step" in head
+    name, numbers = line[:46].strip(), [float(number) for number in line[46:].split()]
+    assert name == "two dense layers, Adam"
+    assert numbers == [50.0, 100.0, 20.0, 50.0, 2.0, 2.5, 2.0]
+    assert bench_keras.render_compiled({"dense adam": [[1, 1, 2]]}) == []
+    assert bench_keras.render_compiled({}) == []
+
+
 def test_keras_that_trains_otherwise_is_not_timed(monkeypatch):
     import keras
 
-    rates = iter([0.5, 0.01, 0.01])  # late-phase, plain, plain again
+    rates = iter([0.01, 0.01, 0.5])  # plain, plain again, late-phase
     monkeypatch.setattr(
         bench_keras, "make_optimizer", lambda name: keras.optimizers.SGD(next(rates))
     )

@@ -2,7 +2,8 @@
 model with its Keras optimizer.
 
 Both run the step that `model.fit` runs, in one process, in alternating order; the plain model runs
-twice, as a control. First it is checked that both train alike as long as there is one member.
+twice, as a control. Some networks also run compiled by XLA (`jit_compile=True`), plain and with
+members, among the others. First it is checked that all train alike as long as there is one member.
 
 The first call of a model, in which Keras traces its step, is timed in a process of its own, of
 plain and late-phase models in turn.
@@ -32,6 +33,7 @@ ROWS = [
     ("Transformer with an Embedding, Adam", "embedding", "adam", 1.05),
     ("LSTM, rank-1 factors, Adam", "lstm", "adam", 1.05),
 ]
+COMPILED = [("dense", "adam"), ("convnet", "nesterov"), ("lstm", "adam")]
 TRACING_TARGET = 1.2  # of the first call of MobileNetV2
 
 
@@ -102,26 +104,34 @@ def make_optimizer(name):
     }[name]()
 
 
-def make_step(model, optimizer, x, y):
+def make_step(model, optimizer, x, y, jit_compile=False):
     """A function that trains one minibatch as `fit` does, and returns its loss."""
     import keras
     import tensorflow as tf
 
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, jit_compile=jit_compile)
     model.make_train_function()
     model._symbolic_build(data_batch=(x, y))
     minibatches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
     return lambda: float(model.train_function(minibatches)["loss"])
 
 
+def make_late_optimizer(name):
+    import late_phase.keras
+
+    return late_phase.keras.LatePhaseOptimizer(
+        make_optimizer(name), members=MEMBERS, start=START, sigma=0.1
+    )
+
+
 def measure_row(network, optimizer, pairs):
-    """Seconds [[plain, plain again, late-phase], ...] of rounds, and the largest difference of the
-    losses before the members.
+    """Seconds [[plain, plain again, late-phase], ...] of rounds, with those of plain and late-phase
+    by XLA behind them if the row is in COMPILED; and the largest difference of the losses before
+    the members.
     """
     import keras
     import tensorflow as tf
-
-    import late_phase.keras
 
     random = np.random.default_rng(0)
     plain = make_network(network)
@@ -133,29 +143,30 @@ def measure_row(network, optimizer, pairs):
     else:
         x = tf.constant(random.normal(size=shape), tf.float32)
     y = tf.constant(random.integers(0, 10, 32))
-    late = make_late(network)
-    late_optimizer = late_phase.keras.LatePhaseOptimizer(
-        make_optimizer(optimizer), members=MEMBERS, start=START, sigma=0.1
-    )
     steps = [
         make_step(plain, make_optimizer(optimizer), x, y),
         make_step(make_network(network), make_optimizer(optimizer), x, y),
-        make_step(late, late_optimizer, x, y),
+        make_step(make_late(network), make_late_optimizer(optimizer), x, y),
     ]
+    if (network, optimizer) in COMPILED:
+        steps += [
+            make_step(make_network(network), make_optimizer(optimizer), x, y, jit_compile=True),
+            make_step(make_late(network), make_late_optimizer(optimizer), x, y, jit_compile=True),
+        ]
     # The loss of a step is Keras's mean so far.
     losses = np.array([[step() for _ in range(START)] for step in steps])
-    difference = np.abs(losses[2] - losses[0]).max()
+    difference = np.abs(losses - losses[0]).max()
     if not difference <= 1e-3:
         raise SystemExit(
             f"bench keras: {network}, {optimizer}: losses before the members are not those of "
-            f"Keras: {losses[[0, 2]].tolist()}"
+            f"Keras: {losses.tolist()}"
         )
     for step in steps:
         for _ in range(MEMBERS):
             step()
-    rounds = np.zeros((pairs, 3))
+    rounds = np.zeros((pairs, len(steps)))
     for row in rounds:
-        for i in random.permutation(3):
+        for i in random.permutation(len(steps)):
             begin = time.perf_counter()
             steps[i]()
             row[i] = time.perf_counter() - begin
@@ -254,6 +265,7 @@ def render(results):
             f"{text:46}{np.median(rounds[:, 0]) * 1e3:10.2f}{control:9.3f}{median:12.3f}   "
             f"{low:.3f} to {high:.3f}{verdict}"
         )
+    lines += render_compiled(results["rows"])
     if results.get("tracing"):
         seconds = np.array(results["tracing"])
         ratio = float(np.median(seconds[:, 1] / seconds[:, 0]))
@@ -266,6 +278,32 @@ def render(results):
             f"s, median of the ratios {ratio:.2f}   target <= {TRACING_TARGET}: {verdict}",
         ]
     return lines
+
+
+def render_compiled(rows):
+    """The table of the rows that ran by XLA, too; none if they were recorded before they did."""
+    lines = []
+    for network, optimizer in COMPILED:
+        rounds = np.array(rows.get(f"{network} {optimizer}", [[]]))
+        if rounds.shape[1] < 5:
+            continue
+        [text] = [row[0] for row in ROWS if row[1:3] == (network, optimizer)]
+        plain, _, late, plain_xla, late_xla = rounds.min(axis=0)
+        lines.append(
+            f"{text:46}"
+            + "".join(f"{1 / one:12.1f}" for one in (plain, late, plain_xla, late_xla))
+            + "".join(f"{ratio:12.3f}" for ratio in (plain / late, plain_xla / late_xla))
+            + f"{late_xla / late:12.3f}"
+        )
+    above = "", "late_phase", "Keras", "late_phase", "late_phase", "both", "late_phase"
+    below = "Keras", "", "by XLA", "by XLA", "to Keras", "by XLA", "to its XLA"
+    head = [
+        "",
+        "with XLA (jit_compile=True): steps per second, by the shortest step of all rounds, and "
+        "ratios of speeds",
+        *(f"{'':46}" + "".join(f"{one:>12}" for one in words) for words in (above, below)),
+    ]
+    return head + lines if lines else []
 
 
 if __name__ == "__main__":

@@ -360,10 +360,10 @@ class BatchNormalization(MemberLayer):
         optimizer = self.attached_optimizer()
 
         def make_momentum():
-            # By how many rows one minibatch writes: all of them, or one.
-            rows = self.members if optimizer is None else tf.size(optimizer.rows())
+            # By what one minibatch writes: all rows, or one.
+            rows = tf.range(self.members) if optimizer is None else optimizer.rows()
             return tf.where(
-                tf.equal(rows, 1),
+                tf.equal(rows[0], rows[-1]),
                 tf.constant(self.momentum**self.members, mean.dtype),
                 tf.constant(self.momentum, mean.dtype),
             )

@@ -115,16 +115,15 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             _check(argument, optimizer, is_plain, "a plain Keras optimizer")
         members = check_members(members)
         inner = InnerOptimizers(base, member, members)
-        # On the CPU, where the members' updates read counts and rates: each step would wait for
-        # those on a GPU.
-        with tf.device("CPU:0" if members > 1 else None):
-            super().__init__(
-                learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name
-            )
-            self._schedule = Schedule(self, members, start)
-            # bool []: whether rows may differ although there are no members yet, because they came
-            # from elsewhere.
-            unequal = state(True, "bool", "unequal")
+        # On the device of all other variables, because XLA reaches no other device's; the library's
+        # own kernels on a GPU wait for these instead.
+        super().__init__(
+            learning_rate=inner.base_rate, loss_scale_factor=inner.loss_scale_factor, name=name
+        )
+        self._schedule = Schedule(self, members, start)
+        # bool []: whether rows may differ although there are no members yet, because they came from
+        # elsewhere.
+        unequal = state(True, "bool", "unequal")
         # In a namespace, because Keras would count attributes, and what is in lists of them, as
         # this optimizer's own state.
         self._parts = types.SimpleNamespace(inner=inner, unequal=unequal, shared=(None, {}))
@@ -212,13 +211,19 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             with tf.init_scope(), private.strategy_of(self).scope():
                 self._build(list(variables))
 
+        def build_in_thread():
+            # Which does not know the device of the one that started it; a strategy chooses its own.
+            is_default = private.strategy_of(self) is tf.distribute.get_strategy()
+            with tf.device(self.iterations.value.device if is_default else None):
+                build()
+
         if tf.executing_eagerly():
             build()
         else:
             # Variables that are made while a step is traced would make Keras trace it once more. In
             # a thread of its own nothing is being traced.
             with concurrent.futures.ThreadPoolExecutor(1) as executor:
-                executor.submit(build).result()
+                executor.submit(build_in_thread).result()
 
     def _build(self, variables):
         late = [v for v in variables if hasattr(v, "late_phase_members")]
@@ -399,7 +404,6 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
             # Minibatches per update of the base weights.
             cycle=tf.constant(1) if late is None else tf.where(late, self.members, 1),
             is_late=late,
-            rows=self.rows(),
             constant=functools.cache(tf.constant),  # value, dtype: one for all weights
             of_type=of_type,
             base_decay_scale=self._schedule.from_start(
@@ -417,7 +421,10 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         return rate * tf.cast(self._schedule.from_start(self.base_rate_scale), rate.dtype)
 
     def rows(self):
-        """int32 [n]: the rows that this minibatch writes: its member's; all before `start`."""
+        """int32 [K]: the rows that a minibatch writes: its member's, K times; all before `start`.
+
+        K of them in any case, because XLA would compile a step again for every other number.
+        """
         return self.in_this_step("rows", self._schedule.rows)
 
     def in_this_step(self, name, make):

@@ -141,6 +141,7 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
     def __init__(self, units, members, u_initializer="ones", v_initializer="ones", **kwargs):
         super().__init__(members, u_initializer, v_initializer, units=units, **kwargs)
         self.require(use_cudnn="auto")
+        self.supports_jit = True  # Keras's LSTM does not where there is a GPU, for cuDNN's sake
 
     def build(self, sequences_shape, initial_state_shape=None):
         super().build(sequences_shape, initial_state_shape)

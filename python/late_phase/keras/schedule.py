@@ -67,11 +67,11 @@ class Schedule:
         return tf.where(late, tf.constant(value, tf.float64), 1.0)
 
     def rows(self):
-        """int32 [n]: the rows that a minibatch writes: its member's; all before T0."""
+        """int32 [K]: the rows that a minibatch writes: its member's, K times; all before T0."""
         member, late = tf.convert_to_tensor(self.member.value), self.is_late()
         if late is None:
             return member[tf.newaxis]
-        return tf.range(member, tf.where(late, member + 1, self.members))
+        return tf.where(late, member, tf.range(self.members))
 
     def advance(self):
         """Chooses the next member, for several members, once a minibatch has been counted.

@@ -143,6 +143,7 @@ class WrappedMembers:
             clipnorm,
         )
         self._rows = {self._key(v): _row_of(v) for v in variables}
+        self._all = np.arange(members, dtype=np.int32)
         excluded = [v for v in base_variables if not decays(v)] + [
             self._rows[self._key(v)] for v in variables if not decays(v)
         ]
@@ -176,13 +177,20 @@ class WrappedMembers:
             for (variable, _), gradient in zip(pairs, gradients)
         ]
         _apply(strategy, self._optimizer, first_replica(strategy, base) + rows)
-        for stack, row in brought:
-            strategy.extended.update(
-                stack.value,
-                write_rows,
-                args=(now.rows, tf.convert_to_tensor(row.value)),
-                group=False,
-            )
+
+        def write(rows):
+            for stack, row in brought:
+                strategy.extended.update(
+                    stack.value,
+                    write_rows,
+                    args=(rows, tf.convert_to_tensor(row.value)),
+                    group=False,
+                )
+
+        if now.is_late is None:
+            write(now.member[tf.newaxis])
+        else:
+            tf.cond(now.is_late, lambda: write(now.member[tf.newaxis]), lambda: write(self._all))
 
     def restart(self, strategy):
         """All state as of members that have not been trained."""

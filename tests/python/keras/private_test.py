@@ -154,6 +154,7 @@ def private_names(path):
                 isinstance(node, ast.Attribute)
                 and isinstance(node.ctx, ast.Load)
                 and re.match(r"_[^_]|__internal__", node.attr)
+                and node.attr != "_asdict"  # of Python's named tuples, and public
             ):
                 read.add(node.attr)
             elif isinstance(node, ast.Attribute):

@@ -1,5 +1,6 @@
 """Training with `jit_compile=True`: the weights of a training without it, and no warning."""
 
+import time
 import warnings
 
 import keras
@@ -10,6 +11,9 @@ import tensorflow as tf
 import late_phase.keras
 from late_phase.keras import LatePhaseOptimizer
 
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 K, BATCH, SAMPLES = 3, 8, 64
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 LABELS = np.random.default_rng(1).integers(0, 4, SAMPLES)
@@ -105,17 +109,50 @@ def test_training_equals_that_without_xla(layers, optimizer):
     )
 
 
-def test_auto_takes_the_fused_kernels_on_a_cpu():
+@pytest.mark.parametrize(
+    "layers, optimizer", [(convolutional, "momentum"), (recurrent, "adam"), (wrapped, "rmsprop")]
+)
+def test_a_step_is_compiled_once(layers, optimizer):
+    """Before `start`, at it, and for every member alike."""
+    model = train(layers, OPTIMIZERS[optimizer], True)
+    batches = iter(tf.data.Dataset.from_tensors((inputs(model)[:BATCH], LABELS[:BATCH])).repeat())
+    model.train_function(batches)
+    before = time.process_time()
+    for _ in range(2 * K):
+        model.train_function(batches)
+    # Compiling takes half a second, such a step some milliseconds.
+    assert time.process_time() - before < 0.2 * 2 * K
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "layers, optimizer", [(convolutional, "momentum"), (wrapped, "rmsprop"), (dense, "clipped")]
+)
+def test_training_on_another_device(layers, optimizer, jit_compile):
+    """As on a GPU, all that XLA uses must be on its device: a second CPU stands for one."""
+    with tf.device("CPU:1"):
+        model = train(layers, OPTIMIZERS[optimizer], jit_compile)
+    assert {weight.value.device[-5:] for weight in model.weights} == {"CPU:1"}
+    assert {variable.value.device[-5:] for variable in model.optimizer.variables} == {"CPU:1"}
+
+
+@pytest.mark.parametrize("layers", [dense, convolutional, recurrent, wrapped])
+def test_auto_takes_the_fused_kernels_on_a_cpu(layers):
+    """Keras compiles nothing where there is only a CPU."""
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("there is a GPU")
-    model = train(dense, OPTIMIZERS["momentum"], "auto")
+    model = train(layers, OPTIMIZERS["momentum"], "auto")
     assert not model.jit_compile
 
 
-def test_auto_would_compile_the_layers_on_a_gpu(monkeypatch):
-    device = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
-    for layers in (dense, convolutional, recurrent, wrapped):
-        model = keras.Sequential(layers())
-        with monkeypatch.context() as patch:
-            patch.setattr(tf.config, "list_physical_devices", lambda *_: [device])
-            assert model.jit_compile
+@pytest.mark.parametrize("layers", [dense, convolutional, recurrent, wrapped])
+def test_auto_would_compile_the_layers_on_a_gpu(layers, monkeypatch):
+    """Keras's own LSTM looks for a GPU when it is made, and then prefers cuDNN to XLA."""
+    physical = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    logical = tf.config.LogicalDevice("/device:GPU:0", "GPU")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda *_: [logical])
+    made = layers()
+    monkeypatch.undo()
+    model = keras.Sequential(made)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [physical])
+    assert model.jit_compile

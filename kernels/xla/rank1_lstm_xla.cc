@@ -150,6 +150,9 @@ class Rank1LstmXla : public XlaKernel {
                        Wide(xla::TorchIndexSelect(table, tokens, 0)), nan);
   }
 
+  // y, but NaN where x is.
+  static XlaOp NanFrom(XlaOp x, XlaOp y) { return xla::Select(xla::Ne(x, x), x, y); }
+
   std::vector<XlaOp> Step(XlaOp t, State state) const {
     std::vector<XlaOp> next(state.begin(), state.end());
     XlaOp input = Row(state[kFirstInput], t);
@@ -157,8 +160,10 @@ class Rank1LstmXla : public XlaKernel {
     const XlaOp z = MatrixProduct(state[kH], 1, state[kRecurrent], 0) + input;
     const XlaOp i = xla::Logistic(GateOf(z, 0)), f = xla::Logistic(GateOf(z, 1));
     const XlaOp g = xla::Tanh(GateOf(z, 2)), o = xla::Logistic(GateOf(z, 3));
-    next[kC] = f * state[kC] + i * g;
-    next[kH] = o * xla::Tanh(next[kC]);
+    // XLA's vector code for the CPU loses NaN in activations, whose fast minima do not pass it on,
+    // so it is carried around them.
+    next[kC] = NanFrom(GateOf(z, 2), f * state[kC] + i * g);
+    next[kH] = NanFrom(next[kC], o * xla::Tanh(next[kC]));
     auto keep = [&](int which, XlaOp value) {
       const xla::PrimitiveType stored = ShapeOf(state[which]).element_type();
       next[which] = WithRow(state[which], t, xla::ConvertElementType(value, stored));

@@ -35,7 +35,7 @@ template <typename... Parameters, typename... Arguments>
   std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
   const cudaError_t error = std::apply(
       [&](auto&... value) {
-        void* addresses[] = {&value..., nullptr};
+        void* addresses[] = {static_cast<void*>(&value)..., nullptr};
         return cudaLaunchKernel(kernel, launch.grid, launch.block, addresses, launch.shared_bytes,
                                 launch.stream);
       },

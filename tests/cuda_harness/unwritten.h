@@ -2,6 +2,7 @@
 #ifndef LATE_PHASE_TESTS_CUDA_HARNESS_UNWRITTEN_H_
 #define LATE_PHASE_TESTS_CUDA_HARNESS_UNWRITTEN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -26,9 +27,10 @@ std::vector<T> Unwritten(int64_t size) {
 // Empty if every element has been written, else which has not.
 template <typename T>
 [[nodiscard]] std::string FirstUnwritten(const T* array, int64_t size) {
-  const T mark = UnwrittenValue<T>();
-  for (int64_t i = 0; i < size; ++i) {
-    if (std::memcmp(static_cast<const void*>(array + i), &mark, sizeof(T)) == 0) {
+  // Bytes, because a NaN is not equal to itself.
+  const auto* bytes = reinterpret_cast<const unsigned char*>(array);
+  for (int64_t i = 0; i < size; ++i, bytes += sizeof(T)) {
+    if (std::all_of(bytes, bytes + sizeof(T), [](unsigned char byte) { return byte == 0xFF; })) {
       return "element " + std::to_string(i) + " of " + std::to_string(size) +
              " is expected to be written";
     }

@@ -34,7 +34,6 @@ using test_util::Case;
 using test_util::Difference;
 using test_util::kD;
 using test_util::MakeTensor;
-using test_util::Minibatch;
 using test_util::Options;
 using test_util::Problem;
 using test_util::Values;

@@ -1,12 +1,15 @@
 """What pyproject.toml cannot say: the wheel holds compiled code, tied to no version of Python."""
 
-import os
+import glob
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
-# What Bazel builds.
-BUILT = ("python/late_phase/_late_phase_ops.so", "python/late_phase_cli/bin/latephase_program")
+# What Bazel builds, for at least one release of TensorFlow.
+BUILT = (
+    "python/late_phase/tensorflow_*/_late_phase_ops.so",
+    "python/late_phase_cli/bin/tensorflow_*/latephase_program",
+)
 
 
 class CompiledDistribution(Distribution):
@@ -20,7 +23,7 @@ class Wheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
     def run(self):
-        missing = [path for path in BUILT if not os.path.exists(path)]
+        missing = [path for path in BUILT if not glob.glob(path)]
         if missing:
             raise SystemExit(
                 f"late_phase: there is no {' and no '.join(missing)}. Bazel builds that: "

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/blas_product.h"
 #include "kernels/op_kernel/gpu_device.h"
+#include "kernels/op_kernel/tensorflow_release.h"
 #include "tensorflow/core/kernels/numeric_options_utils.h"
 #include "xla/stream_executor/blas.h"
 #include "xla/stream_executor/stream.h"
@@ -49,9 +50,9 @@ class BlasMatmul : public CudaMatmul {
       return transposed ? se::blas::Transpose::kTranspose : se::blas::Transpose::kNoTranspose;
     };
     const T alpha = 1, beta = p.add ? 1 : 0;
-    const se::DeviceAddressBase left(const_cast<T*>(b), p.k * p.n * sizeof(T));
-    const se::DeviceAddressBase right(const_cast<T*>(a), p.m * p.k * sizeof(T));
-    se::DeviceAddressBase result(c, p.m * p.n * sizeof(T));
+    const DeviceAddress left(const_cast<T*>(b), p.k * p.n * sizeof(T));
+    const DeviceAddress right(const_cast<T*>(a), p.m * p.k * sizeof(T));
+    DeviceAddress result(c, p.m * p.n * sizeof(T));
     const absl::Status status = blas->DoBlasGemm(
         stream_, transpose(by_columns.transpose_left), transpose(by_columns.transpose_right),
         by_columns.m, by_columns.n, by_columns.k, se::blas::ToDataType<T>::value, &alpha, left,

@@ -1,7 +1,12 @@
-"""Finds `_late_phase_ops.so`, checks that it fits the installed TensorFlow, and loads it once."""
+"""Finds the op library for the installed TensorFlow, checks that it fits, and loads it once.
+
+TensorFlow's C++ interface changes with every minor release, so the wheel has a library for each
+supported one: tensorflow_2_20/_late_phase_ops.so, tensorflow_2_21/...
+"""
 
 import ctypes
 import functools
+import glob
 import mmap
 import os
 import re
@@ -10,26 +15,64 @@ import warnings
 
 _TENSORFLOW_CAME_FIRST = "tensorflow" in sys.modules  # and may have computed something
 
-import tensorflow as tf  # noqa: E402
+try:
+    import tensorflow as tf  # noqa: E402
+except ModuleNotFoundError as error:
+    if error.name != "tensorflow":
+        raise
+    raise ModuleNotFoundError(
+        "late_phase needs TensorFlow, which is not installed: pip install 'late_phase[tensorflow]' "
+        "(or late_phase[tensorflow-cpu], which is smaller and has no GPU kernels)",
+        name="tensorflow",
+    ) from None
 
 _FILE = "_late_phase_ops.so"
 _MARKER = b"late_phase-build-info "
 
 
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _minor_release(version):
+    return ".".join(version.split(".")[:2])
+
+
+def _supported():
+    """The releases that this package has a library for, oldest first."""
+    folders = glob.glob(os.path.join(glob.escape(_FOLDER), "tensorflow_*", _FILE))
+    releases = [path.split(os.sep)[-2].removeprefix("tensorflow_") for path in folders]
+    return sorted((text.replace("_", ".") for text in releases), key=_order)
+
+
+def _order(release):
+    return [int(part) for part in release.split(".")]
+
+
 def library_path():
-    """Path of the op library: LATE_PHASE_OPS in the environment, else the file in this folder.
+    """Path of the op library: LATE_PHASE_OPS in the environment, else this package's own for the
+    installed TensorFlow.
 
     Raises:
       ImportError: there is no such file.
     """
     named = os.environ.get("LATE_PHASE_OPS")
-    path = named or os.path.join(os.path.dirname(os.path.abspath(__file__)), _FILE)
+    release = _minor_release(tf.__version__)
+    path = named or os.path.join(_FOLDER, "tensorflow_" + release.replace(".", "_"), _FILE)
     if os.path.isfile(path):
         return path
     if named:
         raise ImportError(
             f"`LATE_PHASE_OPS` must name the op library {_FILE}. "
             f"Received: LATE_PHASE_OPS={named}, no such file"
+        )
+    if _supported():
+        first, last = _supported()[0], _supported()[-1]
+        major, minor = _order(last)
+        raise ImportError(
+            f"this late_phase is built for TensorFlow {', '.join(_supported())}, but this is "
+            f"TensorFlow {tf.__version__}. TensorFlow's C++ interface changes with every release. "
+            f"Either install one that it was built for (pip install 'tensorflow>={first},"
+            f"<{major}.{minor + 1}'), or rebuild late_phase for {release} (docs/install.md)."
         )
     raise ImportError(
         f"late_phase: the op library is missing: {path}. In a source tree start Python with "
@@ -61,13 +104,8 @@ def _wrong_tensorflow():
         f"late_phase {info['version']} was built for TensorFlow {info['tensorflow']}, but this is "
         f"TensorFlow {tf.__version__}. TensorFlow's C++ interface changes with every release. "
         f"Either install the one it was built for (pip install tensorflow=={info['tensorflow']}), "
-        f"or rebuild late_phase for {tf.__version__} (set the version in tools/requirements.txt "
-        "and run tools/setup)."
+        f"or rebuild late_phase for {tf.__version__} (docs/install.md)."
     )
-
-
-def _minor_release(version):
-    return version.split(".")[:2]
 
 
 @functools.cache

@@ -6,8 +6,11 @@ override these.
 """
 
 import contextlib
+import dataclasses
+import glob
 import importlib.util
 import os
+import re
 from importlib import metadata
 
 from late_phase_cli.errors import UserError
@@ -40,11 +43,31 @@ def built(path):
     return os.path.join(os.path.realpath(os.path.join(repository(), "bazel-bin")), path)
 
 
+def repository_releases():
+    """The releases of TensorFlow that the repository builds for, the pinned one among them."""
+    tools = os.path.join(repository(), "tools")
+    with open(os.path.join(tools, "requirements.txt")) as file:
+        pinned = re.search(r"^tensorflow==(\d+\.\d+)", file.read(), re.M)[1]
+    others = [name.removesuffix(".txt") for name in os.listdir(os.path.join(tools, "tensorflow"))]
+    return sorted([pinned, *others], key=_order)
+
+
+def built_releases():
+    """What tools/latephase has built for several releases: "2.21" -> folder of Bazel's output."""
+    return dict(pair.split("=", 1) for pair in os.environ["LATE_PHASE_BUILT"].split())
+
+
+def _order(release):
+    return [int(part) for part in release.split(".")]
+
+
 def program():
     """The C++ program."""
     if repository():
         return _find("LATE_PHASE_PROGRAM", built("tools/program/latephase_program"))
-    return _find("LATE_PHASE_PROGRAM", os.path.join(_PACKAGE, "bin", "latephase_program"))
+    if "LATE_PHASE_PROGRAM" in os.environ:
+        return _find("LATE_PHASE_PROGRAM", "")
+    return os.path.join(_program_folders()[_tensorflow().release], "latephase_program")
 
 
 def presets():
@@ -75,7 +98,7 @@ def libraries():
     """
     if repository() or "LATE_PHASE_PROGRAM" in os.environ:
         return {}  # Bazel has written their location into the program.
-    folder = _tensorflow()
+    folder = _tensorflow().folder
     beside = os.path.join(os.path.dirname(_PACKAGE), "tensorflow")
     if os.path.exists(beside) and os.path.samefile(folder, beside):
         return {}
@@ -83,21 +106,64 @@ def libraries():
     return {"LD_LIBRARY_PATH": f"{folder}:{others}" if others else folder}
 
 
-def _tensorflow():
-    """The folder of the TensorFlow that Python would import, without importing it."""
-    (required,) = (
-        text for text in metadata.requires("late-phase") if text.startswith("tensorflow")
-    )
-    spec = importlib.util.find_spec("tensorflow")
-    if spec is None:
-        raise Missing(f"TensorFlow is not installed: pip install '{required}'")
-    with contextlib.suppress(metadata.PackageNotFoundError):  # a build of another name
-        version = metadata.version("tensorflow")
-        from packaging.requirements import Requirement  # comes with TensorFlow
+def _program_folders():
+    """The folders of the wheel's programs, by the release of TensorFlow: "2.21" -> path."""
+    folders = glob.glob(os.path.join(glob.escape(_PACKAGE), "bin", "tensorflow_*"))
+    found = {
+        os.path.basename(folder).removeprefix("tensorflow_").replace("_", "."): folder
+        for folder in folders
+    }
+    return {release: found[release] for release in sorted(found, key=_order)}
 
-        if version not in Requirement(required).specifier:
-            raise Missing(
-                f"the installed late_phase requires {required}. Received: tensorflow {version}. "
-                f"To replace it: pip install '{required}'"
-            )
-    return spec.submodule_search_locations[0]
+
+@dataclasses.dataclass(frozen=True)
+class _TensorFlow:
+    """The TensorFlow that Python would import."""
+
+    folder: str
+    version: str  # 2.21.0
+
+    @property
+    def release(self):
+        return ".".join(self.version.split(".")[:2])
+
+
+def tensorflow_version():
+    """The version of the installed TensorFlow, without importing it; None if there is none.
+
+    It comes in packages of several names: tensorflow, tensorflow-cpu, tf-nightly and others.
+    """
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    others = metadata.packages_distributions().get("tensorflow", [])  # reads them all: 0.2 s
+    return metadata.version(others[0]) if others else None
+
+
+def _tensorflow():
+    """The installed TensorFlow, which must be of a release that the wheel has a program for."""
+    supported = list(_program_folders())
+    if not supported:
+        raise Missing(
+            f"{_PACKAGE}/bin is missing. In the repository, tools/latephase builds what it needs; "
+            "elsewhere, install the wheel: pip install late_phase-*.whl"
+        )
+    spec, version = importlib.util.find_spec("tensorflow"), tensorflow_version()
+    major, minor = _order(supported[-1])
+    bounds = f">={supported[0]},<{major}.{minor + 1}"
+    install = f"pip install 'tensorflow{bounds}' (or tensorflow-cpu, which is smaller)"
+    if spec is None:
+        raise Missing(f"TensorFlow is not installed: {install}")
+    folder = spec.submodule_search_locations[0]
+    if version is None:
+        raise Missing(
+            f"the release of the TensorFlow in {folder} is unknown, because pip did not install "
+            f"it. To install one: {install}"
+        )
+    found = _TensorFlow(folder, version)
+    if found.release not in supported:
+        raise Missing(
+            f"the installed late_phase is built for TensorFlow {', '.join(supported)}. "
+            f"Received: TensorFlow {version}. To replace it: {install}"
+        )
+    return found

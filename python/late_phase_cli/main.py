@@ -144,6 +144,31 @@ def check_benchmark(options):
     )
 
 
+def wheel_releases(options):
+    """The releases of TensorFlow that the wheel is for: as given, or all."""
+    known = locations.repository_releases()
+    return options.tensorflow.split(",") if options.tensorflow else known
+
+
+def wheel_targets(options):
+    return (*(f"@{release}" for release in wheel_releases(options)), *LIBRARY, *PROGRAM)
+
+
+def check_wheel(options):
+    if not options.out:
+        return "wheel needs --out and the folder for the wheel"
+    if not locations.repository():
+        return None  # in_repository says so
+    known = locations.repository_releases()
+    unknown = [release for release in wheel_releases(options) if release not in known]
+    return (
+        f"`--tensorflow` must be a list of {', '.join(known)}, separated by commas. "
+        f"Received: {options.tensorflow}"
+        if unknown
+        else None
+    )
+
+
 def bench_targets(options):
     """The benchmark of Keras is all Python."""
     return (
@@ -359,14 +384,15 @@ def add_repository_commands(commands, me):
         "wheel",
         in_repository("wheel"),
         "build the packages as a wheel for pip, and check it",
-        (*LIBRARY, *PROGRAM),
+        wheel_targets,
     )
     one.add_argument("--out", metavar="DIR", help="the folder for the wheel; created if necessary")
-    one.set_defaults(
-        check=lambda options: (
-            None if options.out else "wheel needs --out and the folder for the wheel"
-        )
+    one.add_argument(
+        "--tensorflow",
+        metavar="RELEASES",
+        help="the releases of TensorFlow to build for, separated by commas (default: all)",
     )
+    one.set_defaults(check=check_wheel)
 
 
 SWEEP = """Trains a program with several values of its settings, each an ordinary run, and compares

@@ -11,10 +11,13 @@ from importlib import metadata
 
 from late_phase_cli import locations
 
+_LIBRARY = "_late_phase_ops.so"
+_PROGRAM = "tools/program/latephase_program"
+
 
 def use_package():
     """Makes late_phase, and the tools, importable, here and in children."""
-    os.environ["LATE_PHASE_OPS"] = locations.built("_late_phase_ops.so")
+    os.environ["LATE_PHASE_OPS"] = locations.built(_LIBRARY)
     sys.path.insert(0, locations.repository())
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [
@@ -44,7 +47,7 @@ def cuda_report(options):
     sources = sorted(glob.glob("kernels/*_gpu.cu.cc") + glob.glob("kernels/cuda/*_gpu.cu.cc"))
     reports = [locations.built(source.removesuffix(".cu.cc") + ".ptxas.txt") for source in sources]
     cuda_report.main(
-        ["--library", locations.built("_late_phase_ops.so"), *["--write"] * options.write, *reports]
+        ["--library", locations.built(_LIBRARY), *["--write"] * options.write, *reports]
     )
     return 0
 
@@ -53,16 +56,11 @@ def wheel(options):
     use_package()
     from tools.develop import build_wheel
 
-    build_wheel.main(
-        [
-            "--library",
-            locations.built("_late_phase_ops.so"),
-            "--program",
-            locations.program(),
-            "--out",
-            options.out,
-        ]
-    )
+    arguments = ["--out", options.out]
+    for release, folder in locations.built_releases().items():
+        library, program = (os.path.join(folder, path) for path in (_LIBRARY, _PROGRAM))
+        arguments += ["--built", release, library, program]
+    build_wheel.main(arguments)
     return 0
 
 
@@ -94,7 +92,10 @@ def version(options):
             mine = file.read().strip()
     else:
         mine = metadata.version("late_phase")
-    lines = [("late_phase", mine), ("TensorFlow", metadata.version("tensorflow"))]
+    lines = [
+        ("late_phase", mine),
+        ("TensorFlow", locations.tensorflow_version() or "not installed"),
+    ]
     if project:
         with open(
             _output("bazel", "info", "output_base", cwd=project) + "/external/cuda/toolkit.bzl"

@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import os
+import shutil
 from importlib import metadata
 
 import pytest
@@ -21,35 +22,38 @@ def installed(tmp_path, monkeypatch):
     ):
         monkeypatch.delenv(name, raising=False)
     packages = tmp_path / "site-packages"
-    for folder in ("late_phase_cli/bin", "late_phase_cli/presets", "tensorflow"):
+    programs = [f"late_phase_cli/bin/tensorflow_{release}" for release in ("2_9", "2_20", "2_21")]
+    for folder in (*programs, "late_phase_cli/presets", "tensorflow"):
         (packages / folder).mkdir(parents=True)
-    (packages / "late_phase_cli/bin/latephase_program").touch()
+    for folder in programs:
+        (packages / folder / "latephase_program").touch()
     monkeypatch.setattr(locations, "_PACKAGE", str(packages / "late_phase_cli"))
-    monkeypatch.setattr(
-        metadata,
-        "requires",
-        lambda name: ["keras>=3.15", "tensorflow<2.22,>=2.21", "x; extra == 'y'"],
-    )
     set_tensorflow(monkeypatch, packages / "tensorflow", "2.21.0")
     return packages
 
 
-def set_tensorflow(monkeypatch, folder, version):
+def set_tensorflow(monkeypatch, folder, version, package="tensorflow"):
     """Where Python would find it; None: nowhere. Its version None: it is unknown to pip."""
     spec = importlib.machinery.ModuleSpec("tensorflow", None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if folder else None)
 
     def version_of(name):
-        if version is None:
+        if version is None or name != package:
             raise metadata.PackageNotFoundError(name)
         return version
 
     monkeypatch.setattr(metadata, "version", version_of)
+    listed = {} if version is None else {"tensorflow": [package]}
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: listed)
 
 
-def test_the_wheel_has_them_in_the_package(installed):
-    assert locations.program() == f"{installed}/late_phase_cli/bin/latephase_program"
+@pytest.mark.parametrize("version, folder", [("2.21.0", "2_21"), ("2.20.0rc1", "2_20")])
+@pytest.mark.parametrize("package", ["tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-x"])
+def test_the_wheel_has_them_in_the_package(installed, monkeypatch, version, folder, package):
+    set_tensorflow(monkeypatch, installed / "tensorflow", version, package)
+    program = f"{installed}/late_phase_cli/bin/tensorflow_{folder}/latephase_program"
+    assert locations.program() == program
     assert locations.presets() == f"{installed}/late_phase_cli/presets"
     assert locations.libraries() == {}
 
@@ -84,12 +88,10 @@ def test_the_environment_comes_first(tmp_path, monkeypatch, variable, find):
     )
 
 
-@pytest.mark.parametrize(
-    "what, find", [("bin/latephase_program", locations.program), ("presets", locations.presets)]
-)
+@pytest.mark.parametrize("what, find", [("bin", locations.program), ("presets", locations.presets)])
 def test_a_package_without_them_says_how_to_get_them(installed, what, find):
     path = installed / "late_phase_cli" / what
-    path.unlink() if path.is_file() else path.rmdir()
+    shutil.rmtree(path)
     with pytest.raises(locations.Missing) as error:
         find()
     assert str(error.value).startswith(f"{path} is missing.")
@@ -115,26 +117,31 @@ def test_a_tensorflow_elsewhere_is_named_to_the_loader(
     assert locations.libraries() == {"LD_LIBRARY_PATH": path}
 
 
-def test_a_tensorflow_of_another_name_is_taken_as_it_is(installed, monkeypatch):
-    set_tensorflow(monkeypatch, installed / "tensorflow", None)
-    assert locations.libraries() == {}
+INSTALL = "pip install 'tensorflow>=2.9,<2.22' (or tensorflow-cpu, which is smaller)"
 
 
 @pytest.mark.parametrize(
     "is_there, version, message",
     [
-        (False, None, "TensorFlow is not installed: pip install 'tensorflow<2.22,>=2.21'"),
+        (False, None, f"TensorFlow is not installed: {INSTALL}"),
         (
             True,
-            "2.20.1",
-            "the installed late_phase requires tensorflow<2.22,>=2.21. "
-            "Received: tensorflow 2.20.1. "
-            "To replace it: pip install 'tensorflow<2.22,>=2.21'",
+            None,
+            "the release of the TensorFlow in {} is unknown, because pip did not install it. "
+            f"To install one: {INSTALL}",
+        ),
+        (
+            True,
+            "2.22.1",
+            "the installed late_phase is built for TensorFlow 2.9, 2.20, 2.21. "
+            f"Received: TensorFlow 2.22.1. To replace it: {INSTALL}",
         ),
     ],
 )
-def test_no_or_another_tensorflow_is_told(installed, monkeypatch, is_there, version, message):
-    set_tensorflow(monkeypatch, installed / "tensorflow" if is_there else None, version)
+@pytest.mark.parametrize("find", [locations.program, locations.libraries])
+def test_no_or_another_tensorflow_is_told(installed, monkeypatch, is_there, version, message, find):
+    folder = installed / "tensorflow"
+    set_tensorflow(monkeypatch, folder if is_there else None, version)
     with pytest.raises(locations.Missing) as error:
-        locations.libraries()
-    assert str(error.value) == message
+        find()
+    assert str(error.value) == message.format(folder)

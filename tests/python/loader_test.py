@@ -27,9 +27,9 @@ def test_library_of_another_tensorflow_names_the_fix(tmp_path):
     other = tmp_path / "_late_phase_ops.so"
     built_for = loader.build_info()["tensorflow"].encode()
     content = open(loader.library_path(), "rb").read()
-    marker = b"tensorflow=" + built_for
+    marker = b"tensorflow=" + built_for + b" "
     assert content.count(marker) == 1
-    other.write_bytes(content.replace(marker, b"tensorflow=2.99.0"[: len(marker)]))
+    other.write_bytes(content.replace(marker, b"tensorflow=2.99.0".ljust(len(marker))))
     run = subprocess.run(
         [sys.executable, "-c", "import late_phase"],
         capture_output=True,
@@ -85,12 +85,30 @@ def test_missing_library_says_how_to_get_it(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r"`LATE_PHASE_OPS` must name the op library.*nowhere.so"):
         loader.library_path()
     monkeypatch.delenv("LATE_PHASE_OPS")
-    monkeypatch.setattr(loader, "__file__", str(tmp_path / "loader.py"))
+    monkeypatch.setattr(loader, "_FOLDER", str(tmp_path))
     with pytest.raises(ImportError, match="tools/latephase python"):
         loader.library_path()
-    beside = tmp_path / "_late_phase_ops.so"
-    beside.write_bytes(b"")
-    assert loader.library_path() == str(beside)
+
+
+def test_the_library_of_the_installed_release_is_taken(tmp_path, monkeypatch):
+    monkeypatch.delenv("LATE_PHASE_OPS")
+    monkeypatch.setattr(loader, "_FOLDER", str(tmp_path))
+    paths = {}
+    for release in ("2.9", "2.20", "2.21"):
+        folder = tmp_path / f"tensorflow_{release.replace('.', '_')}"
+        folder.mkdir()
+        paths[release] = folder / "_late_phase_ops.so"
+        paths[release].write_bytes(b"")
+    for version, release in (("2.20.1", "2.20"), ("2.21.0", "2.21"), ("2.21.0-rc1", "2.21")):
+        monkeypatch.setattr(tf, "__version__", version)
+        assert loader.library_path() == str(paths[release])
+    monkeypatch.setattr(tf, "__version__", "2.23.0-dev20261026")
+    with pytest.raises(
+        ImportError,
+        match=r"built for TensorFlow 2\.9, 2\.20, 2\.21, but this is TensorFlow 2\.23\.0-dev2026"
+        r".*pip install 'tensorflow>=2\.9,<2\.22'",
+    ):
+        loader.library_path()
 
 
 @pytest.mark.parametrize("content", [b"", b"not a library"])

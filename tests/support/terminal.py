@@ -111,7 +111,9 @@ class Project:
     def __init__(self, folder):
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        for name in ("tools/latephase", "tools/setup", *glob.glob("python/late_phase_cli/*.*")):
+        tools = ("tools/latephase", "tools/setup", "tools/requirements.txt")
+        releases = glob.glob("tools/tensorflow/*.txt")
+        for name in (*tools, *releases, *glob.glob("python/late_phase_cli/*.*")):
             self.write(name, pathlib.Path(name).read_text())
         with open(folder / "tools/setup", "a") as setup:
             setup.write(f"\nset_up() {{ python={sys.executable}; }}\n")

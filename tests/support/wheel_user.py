@@ -6,12 +6,14 @@ A small text takes the place of enwik8.
 import hashlib
 import json
 import os
+from importlib import metadata
 
 from tests.support import enwik8_text
 from tools.develop import build_wheel
 
 LIBRARY = os.environ["LATE_PHASE_OPS"]
 PROGRAM = os.path.abspath(os.environ["LATE_PHASE_PROGRAM"])
+RELEASE = ".".join(metadata.version("tensorflow").split(".")[:2])
 # Ten minibatches an epoch.
 SMALL = (
     "--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 "
@@ -21,8 +23,10 @@ SMALL = (
 
 
 def make_wheel(folder, library=LIBRARY, program=PROGRAM):
-    """Returns the path of the one file that the command leaves in `folder`."""
-    build_wheel.main(["--library", str(library), "--program", str(program), "--out", str(folder)])
+    """A wheel for the one release of TensorFlow at hand; returns the path of the one file that the
+    command leaves in `folder`.
+    """
+    build_wheel.main(["--built", RELEASE, str(library), str(program), "--out", str(folder)])
     (name,) = os.listdir(folder)
     return str(folder / name)
 

@@ -94,12 +94,36 @@ def test_folders_with_spaces_are_refused(tmp_path):
         ("report", "the following arguments are required: RUN", "--title"),
         ("report RUN --colour red", "report does not take --colour red", "--title"),
         ("wheel", "wheel needs --out", "--out DIR"),
+        ("wheel --out d --tensorflow 1.9", "must be a list of 2.20, 2.21, 2.22", "--out DIR"),
     ],
 )
 def test_wrong_use_is_told_before_anything_is_prepared(tmp_path, arguments, complaint, listed):
     run = bash(f"tools/latephase {arguments}", tmp_path)
     assert run.returncode == 2 and run.stdout == "" and not list(tmp_path.iterdir())
     assert complaint in run.stderr and listed in run.stderr
+
+
+@pytest.mark.parametrize("given", ["2.19", ""])
+def test_a_release_that_is_not_supported_is_told_before_anything_is_prepared(tmp_path, given):
+    run = bash(f"tools/test --tensorflow {given}", tmp_path)
+    assert run.returncode == 2 and run.stdout == "" and not list(tmp_path.iterdir())
+    assert "must be one of 2.21 (pinned), 2.20, 2.22" in run.stderr
+    assert f"Received: {given or 'nothing'}" in run.stderr
+
+
+def test_a_release_changes_only_the_packages_that_it_names(tmp_path):
+    """In what is installed: replaced, or added."""
+
+    def packages(release):
+        lines = bash(f"source tools/setup; requirements {release}", tmp_path).stdout.splitlines()
+        wanted = [line.split()[0] for line in lines if line and not line.startswith("#")]
+        assert len({one.split("==")[0].lower() for one in wanted}) == len(wanted)
+        return set(wanted)
+
+    pinned = packages("")
+    assert pinned - packages("2.20") == {"tensorflow==2.21.0"}
+    assert {"tensorflow==2.20.0", "tensorboard==2.20.0"} <= packages("2.20") - pinned
+    assert pinned - packages("2.22") == {"tensorflow==2.21.0"}
 
 
 @pytest.mark.parametrize("tool", ["latephase", "setup", "test"])

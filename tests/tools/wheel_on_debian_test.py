@@ -56,7 +56,7 @@ def test_latephase_works_there(root, tmp_path):
             "/environment/bin/pip",
             "install",
             "--no-cache-dir",
-            f"/home/{os.path.basename(wheel)}",
+            f"/home/{os.path.basename(wheel)}[tensorflow]",
         )
     )
     (packages,) = glob.glob(f"{root}/environment/lib/python*/site-packages")

@@ -21,7 +21,10 @@ from packaging.requirements import Requirement
 from tests.support import wheel_user
 from tools.develop import build_wheel
 
-LIBRARY, PROGRAM = wheel_user.LIBRARY, wheel_user.PROGRAM
+LIBRARY, PROGRAM, RELEASE = wheel_user.LIBRARY, wheel_user.PROGRAM, wheel_user.RELEASE
+FOLDER = "tensorflow_" + RELEASE.replace(".", "_")
+SHIPPED_LIBRARY = f"late_phase/{FOLDER}/_late_phase_ops.so"
+SHIPPED_PROGRAM = f"late_phase_cli/bin/{FOLDER}/latephase_program"
 FROM_REGISTRY = "LATE_PHASE_WHEEL_FROM_REGISTRY" in os.environ
 
 
@@ -105,7 +108,10 @@ def installed(wheel, tmp_path_factory):
     python = make_environment(str(tmp_path_factory.mktemp("installed")))
     if not FROM_REGISTRY:
         link_distributions(["tensorflow", "keras"], site_packages(python))
-    install(python, wheel, *[] if FROM_REGISTRY else ["--no-index"])
+    if FROM_REGISTRY:
+        install(python, wheel + "[tensorflow]")
+    else:
+        install(python, wheel, "--no-index")
     return python
 
 
@@ -169,7 +175,7 @@ def test_holds_the_packages_what_was_built_and_the_licences(contents):
         f"{INFORMATION}/{name}"
         for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt")
     }
-    built = {"late_phase/_late_phase_ops.so", "late_phase_cli/bin/latephase_program"}
+    built = {SHIPPED_LIBRARY, SHIPPED_PROGRAM}
     assert contents.keys() == {*package, *presets, *licences, *built, *information}
     assert contents.items() >= package.items() | presets.items() | licences.items()
     assert (
@@ -195,23 +201,28 @@ def test_metadata(contents):
     information = email.message_from_bytes(contents[f"{INFORMATION}/METADATA"])
     assert (information["Name"], information["Version"]) == ("late-phase", VERSION)
     requirements = list(map(Requirement, information.get_all("Requires-Dist")))
-    bounds = {
-        one.name: set(str(one.specifier).split(",")) for one in requirements if one.marker is None
-    }
-    assert bounds == {"tensorflow": {">=2.21", "<2.22"}, "keras": {">=3.15", "<3.16"}}
+    assert all(one.marker for one in requirements), "TensorFlow comes in packages of many names"
+    bounds = {one.name: set(str(one.specifier).split(",")) for one in requirements}
+    assert bounds["tensorflow"] == bounds["tensorflow-cpu"] == {">=2.20", "<2.23"}
+    assert bounds["keras"] == {">=3.15", "<3.16"}
     extras = {
         extra: {
             one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})
         }
         for extra in information.get_all("Provides-Extra")
     }
-    assert extras == {"plots": {"matplotlib", "Jinja2"}, "corruptions": {"scipy", "Pillow"}}
-    assert set(information["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+    assert extras == {
+        "tensorflow": {"tensorflow", "keras"},
+        "tensorflow-cpu": {"tensorflow-cpu", "keras"},
+        "plots": {"matplotlib", "Jinja2"},
+        "corruptions": {"scipy", "Pillow"},
+    }
+    assert set(information["Requires-Python"].split(",")) == {">=3.11", "<3.15"}
     assert (
         information["License-Expression"] == "Apache-2.0"
         and information["Description-Content-Type"] == "text/markdown"
     )
-    assert "Programming Language :: Python :: 3.13" in information.get_all("Classifier")
+    assert "Programming Language :: Python :: 3.14" in information.get_all("Classifier")
 
 
 def test_description_is_the_readme_without_links_into_the_source_tree(contents):
@@ -277,7 +288,7 @@ def versions_of(path, name):
 @pytest.fixture(scope="module")
 def shipped_program(contents, tmp_path_factory):
     path = tmp_path_factory.mktemp("shipped") / "program"
-    path.write_bytes(contents["late_phase_cli/bin/latephase_program"])
+    path.write_bytes(contents[SHIPPED_PROGRAM])
     return path
 
 
@@ -287,23 +298,20 @@ def test_program_needs_no_newer_system_than_the_library(shipped_program):
 
 def test_program_is_executable_stripped_and_finds_what_pip_puts_beside_it(wheel, shipped_program):
     with zipfile.ZipFile(wheel) as file:
-        assert (
-            file.getinfo("late_phase_cli/bin/latephase_program").external_attr >> 16 & 0o777
-            == 0o755
-        )
+        assert file.getinfo(SHIPPED_PROGRAM).external_attr >> 16 & 0o777 == 0o755
     assert ".symtab" not in output_of("readelf", "--sections", "--wide", shipped_program)
     dynamic = output_of("readelf", "--dynamic", "--wide", shipped_program)
     assert {*build_wheel.TENSORFLOW_LIBRARIES, "_late_phase_ops.so"} < set(
         re.findall(r"NEEDED.*\[(.*)\]", dynamic)
     )
     assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == [
-        "$ORIGIN/../../tensorflow:$ORIGIN/../../late_phase"
+        f"$ORIGIN/../../../tensorflow:$ORIGIN/../../../late_phase/{FOLDER}"
     ]
 
 
 def test_library_is_stripped_and_else_the_one_that_was_built(contents, tmp_path):
     path = tmp_path / "_late_phase_ops.so"
-    path.write_bytes(contents["late_phase/_late_phase_ops.so"])
+    path.write_bytes(contents[SHIPPED_LIBRARY])
 
     def sections(library):
         lines = output_of("readelf", "--sections", "--wide", library)
@@ -322,9 +330,8 @@ def test_library_is_stripped_and_else_the_one_that_was_built(contents, tmp_path)
     }
     dynamic = output_of("readelf", "--dynamic", "--wide", path)
     assert set(build_wheel.TENSORFLOW_LIBRARIES) < set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
-    assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == [
-        "$ORIGIN/../tensorflow"
-    ]  # where pip puts it
+    # Where pip puts it.
+    assert re.findall(r"RUNPATH.*\[(.*)\]", dynamic) == ["$ORIGIN/../../tensorflow"]
 
 
 def test_made_again_says_what_the_page_says_and_has_equal_bytes(tmp_path, wheel, capsys):
@@ -339,8 +346,11 @@ def test_made_again_says_what_the_page_says_and_has_equal_bytes(tmp_path, wheel,
     assert (
         path == again and f"dist/{os.path.basename(again)}\n" in page and f"\n{systems}\n" in page
     )
-    megabytes, rest = size.split(" MB, ")
-    assert megabytes == f"{os.path.getsize(again) / 1e6:.1f}" and f" MB, {rest}\n" in page
+    megabytes, tag, releases = size.removesuffix(RELEASE).split(", ", 2)
+    assert (
+        megabytes == f"{os.path.getsize(again) / 1e6:.1f} MB" and f" MB, {tag}, TensorFlow " in page
+    )
+    assert releases == "TensorFlow "
 
 
 def test_installed_package_trains(installed, tmp_path):
@@ -350,7 +360,8 @@ import keras, numpy as np, os, sys, tensorflow as tf
 import late_phase, late_phase.keras
 assert os.path.dirname(late_phase.__file__).startswith(sys.prefix), late_phase.__file__
 package = os.path.dirname(late_phase.__file__)
-assert late_phase.loader.library_path() == os.path.join(package, "_late_phase_ops.so")
+folder = "tensorflow_" + "_".join(tf.__version__.split(".")[:2])
+assert late_phase.loader.library_path() == os.path.join(package, folder, "_late_phase_ops.so")
 
 x, kernel = tf.constant([[1.0, -2.0]]), tf.constant([[0.5, 1.0, 0.0], [0.25, 0.0, 1.0]])
 with tf.GradientTape() as tape:
@@ -388,10 +399,19 @@ def test_program_finds_a_tensorflow_that_is_elsewhere(wheel, tmp_path):
     start = ("train", "enwik8", "--preset", "none")  # only the program knows that there is none
     refused = latephase(python, tmp_path, *start)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
-    assert re.search(
-        r"TensorFlow is not installed: pip install 'tensorflow(<2.22,>=2.21|>=2.21,<2.22)'$",
-        refused.stderr.strip(),
+    major, minor = map(int, RELEASE.split("."))
+    assert (
+        f"TensorFlow is not installed: pip install 'tensorflow>={RELEASE},<{major}.{minor + 1}' "
+        "(or tensorflow-cpu" in refused.stderr
     )
+    imported = subprocess.run(
+        [python, "-c", "import late_phase"],
+        cwd=tmp_path,
+        env=wheel_user.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert "late_phase needs TensorFlow, which is not installed: pip install" in imported.stderr
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     link_distributions(["tensorflow"], elsewhere)
@@ -404,12 +424,70 @@ def test_program_finds_a_tensorflow_that_is_elsewhere(wheel, tmp_path):
 def test_pip_knows_what_it_installed(installed, tmp_path):
     program = """
 from importlib import metadata
-print(metadata.version("late-phase"), *metadata.requires("late_phase"))
-assert metadata.version("tensorflow").startswith("2.21.")
-assert metadata.version("keras").startswith("3.15.")
+print(metadata.version("late-phase"))
 assert all(file.locate().exists() for file in metadata.files("late-phase"))
 """
-    assert run(installed, program, tmp_path).startswith(f"{VERSION} tensorflow")
+    assert run(installed, program, tmp_path) == f"{VERSION}\n"
+
+
+def test_a_wheel_for_several_releases_has_both_for_each(tmp_path, program):
+    library = shared_library(tmp_path, "small.so", "int late_phase_a() { return 1; }\n")
+    out = tmp_path / "out"
+    built = [str(library), str(program)]
+    build_wheel.main(["--built", "2.98", *built, "--built", "2.99", *built, "--out", str(out)])
+    with zipfile.ZipFile(out / os.listdir(out)[0]) as file:
+        names = set(file.namelist())
+    for folder in ("tensorflow_2_98", "tensorflow_2_99"):
+        assert f"late_phase/{folder}/_late_phase_ops.so" in names
+        assert f"late_phase_cli/bin/{folder}/latephase_program" in names
+
+
+def test_another_release_is_refused_by_name(installed, tmp_path):
+    """Both ways in name the releases that the wheel has, and neither loads anything."""
+    major, minor = map(int, RELEASE.split("."))
+    install = f"pip install 'tensorflow>={RELEASE},<{major}.{minor + 1}'"
+    program = """
+import tensorflow as tf
+tf.__version__ = "2.99.0"
+import late_phase
+"""
+    imported = subprocess.run(
+        [installed, "-c", program],
+        cwd=tmp_path,
+        env=wheel_user.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert f"built for TensorFlow {RELEASE}, but this is TensorFlow 2.99.0" in imported.stderr
+    assert install in imported.stderr
+    with open(f"{site_packages(installed)}/other_release.pth", "w") as file:
+        file.write(
+            "import importlib.metadata as m; _v = m.version; "
+            "m.version = lambda name: '2.99.0' if name == 'tensorflow' else _v(name)\n"
+        )
+    try:
+        refused = latephase(installed, tmp_path, "train", "enwik8", "--preset", "none")
+    finally:
+        os.remove(f"{site_packages(installed)}/other_release.pth")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
+    assert "Received: TensorFlow 2.99.0" in refused.stderr and install in refused.stderr
+
+
+def test_tensorflow_of_another_name_is_found(wheel, tmp_path):
+    """tensorflow-cpu and tf-nightly are packages of their own, with the same files."""
+    python = make_environment(str(tmp_path / "user"))
+    packages = site_packages(python)
+    link_distributions(["tensorflow"], packages)
+    (information,) = glob.glob(f"{packages}/tensorflow-*.dist-info")
+    text = read(f"{information}/METADATA").decode()
+    os.remove(information)  # a link
+    renamed = information.replace("/tensorflow-", "/tensorflow_cpu-")
+    os.mkdir(renamed)
+    with open(f"{renamed}/METADATA", "w") as file:
+        file.write(re.sub(r"^Name: .*$", "Name: tensorflow-cpu", text, count=1, flags=re.M))
+    install(python, wheel, "--no-index", "--no-deps")
+    started = latephase(python, tmp_path, "train", "enwik8", "--preset", "none")
+    assert started.returncode == 2 and "`preset` must be" in started.stderr, started.stderr
 
 
 def compiled(folder, name, source, *options):
@@ -501,7 +579,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path, capsys):
     path = tmp_path / "file"
     path.write_text("kept")
     with pytest.raises(SystemExit) as error:
-        build_wheel.main(["--library", LIBRARY, "--program", PROGRAM, "--out", str(path)])
+        build_wheel.main(["--built", RELEASE, LIBRARY, PROGRAM, "--out", str(path)])
     assert (
         error.value.code == 2
         and f"Received: --out={path}" in capsys.readouterr().err

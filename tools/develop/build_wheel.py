@@ -1,5 +1,5 @@
-"""Makes the wheel of late_phase: the Python packages, the op library, the C++ program with its
-presets, and the licences.
+"""Makes the wheel of late_phase: the Python packages, the op library and the C++ program, both for
+each supported release of TensorFlow, the presets, and the licences.
 
 Checks the result: which systems it runs on (auditwheel), that it needs no libraries except
 TensorFlow's and those systems' own, that the op library exports nothing but functions named
@@ -7,6 +7,7 @@ late_phase_*, and that PyPI would take the metadata (twine). Equal sources give 
 """
 
 import argparse
+import dataclasses
 import glob
 import os
 import re
@@ -17,14 +18,7 @@ import tempfile
 import zipfile
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LIBRARY = "late_phase/_late_phase_ops.so"
-PROGRAM = "late_phase_cli/bin/latephase_program"
-# Where they look for libraries: pip puts the packages side by side.
-RUN_PATHS = {
-    LIBRARY: "$ORIGIN/../tensorflow",
-    PROGRAM: "$ORIGIN/../../tensorflow:$ORIGIN/../../late_phase",
-}
-# Besides those two, what is in the wheel: from the repository, and where it goes.
+# What is in the wheel besides what was built: from the repository, and where it goes.
 PACKAGED = {
     "python/late_phase/**/*.py": "python/late_phase",
     "python/late_phase_cli/**/*.py": "python/late_phase_cli",
@@ -32,7 +26,7 @@ PACKAGED = {
     "python/late_phase_cli/templates/**/*": "python/late_phase_cli/templates",
     "models/presets/*.toml": "python/late_phase_cli/presets",
 }
-# They come with the package `tensorflow`, which the wheel requires.
+# They come with TensorFlow.
 TENSORFLOW_LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 # Maintained distributions that offer Python 3.11 or newer -> their glibc.
 DISTRIBUTIONS = {
@@ -49,6 +43,29 @@ DISTRIBUTIONS = {
 
 class CheckError(Exception):
     """The wheel is not fit for distribution; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What Bazel built for one release of TensorFlow."""
+
+    release: str  # 2.21
+    library: str
+    program: str
+
+    def places(self):
+        """(file, its place in the wheel, where it looks for libraries): pip puts packages side by
+        side.
+        """
+        folder = "tensorflow_" + self.release.replace(".", "_")
+        return (
+            (self.library, f"late_phase/{folder}/_late_phase_ops.so", "$ORIGIN/../../tensorflow"),
+            (
+                self.program,
+                f"late_phase_cli/bin/{folder}/latephase_program",
+                f"$ORIGIN/../../../tensorflow:$ORIGIN/../../../late_phase/{folder}",
+            ),
+        )
 
 
 def run_tool(name, *arguments):
@@ -88,7 +105,7 @@ def copy(source, target):
     shutil.copyfile(source, target)
 
 
-def stage(library, program, folder):
+def stage(releases, folder):
     """Lays out in `folder` what setuptools packs: this project's files, and what was built, in its
     place.
     """
@@ -104,12 +121,13 @@ def stage(library, program, folder):
             os.path.isfile, glob.glob(os.path.join(PROJECT, pattern), recursive=True)
         ):
             copy(source, os.path.join(folder, target, os.path.relpath(source, root)))
-    for built, place in ((library, LIBRARY), (program, PROGRAM)):
-        staged = os.path.join(folder, "python", place)
-        copy(built, staged)
-        # Without the build's own folders.
-        run_tool("patchelf", "--set-rpath", RUN_PATHS[place], staged)
-    os.chmod(staged, 0o755)  # the program; pip keeps it executable
+    for built in releases:
+        for file, place, run_path in built.places():
+            staged = os.path.join(folder, "python", place)
+            copy(file, staged)
+            # Without the build's own folders.
+            run_tool("patchelf", "--set-rpath", run_path, staged)
+        os.chmod(staged, 0o755)  # the program; pip keeps it executable
 
 
 def only_file(folder):
@@ -117,13 +135,13 @@ def only_file(folder):
     return os.path.join(folder, name)
 
 
-def build(library, program, folder):
+def build(releases, folder):
     """Builds the wheel with setuptools, lets auditwheel name the systems it runs on, and returns
     its path.
     """
     staged, built, audited = (os.path.join(folder, name) for name in ("staged", "built", "audited"))
     os.mkdir(staged)
-    stage(library, program, staged)
+    stage(releases, staged)
     run_tool(
         "pip",
         "wheel",
@@ -149,7 +167,7 @@ def require_no_other_libraries(wheel):
     ]
     if copied:
         raise CheckError(
-            f"{LIBRARY} and {PROGRAM} must need no libraries except TensorFlow's and the "
+            "the op library and the program must need no libraries except TensorFlow's and the "
             f"system's. They also need: {', '.join(copied)}"
         )
 
@@ -167,7 +185,7 @@ def require_own_symbols_only(library):
     foreign = [name for name in names if not name.startswith("late_phase_")]
     if foreign or not names:
         raise CheckError(
-            f"{LIBRARY} must export only symbols named late_phase_* (late_phase.lds). It exports: "
+            f"{library} must export only symbols named late_phase_* (late_phase.lds). It exports: "
             f"{', '.join(foreign) or 'nothing'}"
         )
 
@@ -183,10 +201,11 @@ def distributions(tag):
     return [name for name, glibc in DISTRIBUTIONS.items() if glibc >= least]
 
 
-def make(library, program, folder):
+def make(releases, folder):
     """Makes the wheel below `folder`, checks it and returns its path."""
-    require_own_symbols_only(library)
-    path = build(library, program, folder)
+    for built in releases:
+        require_own_symbols_only(built.library)
+    path = build(releases, folder)
     with zipfile.ZipFile(path) as wheel:
         require_no_other_libraries(wheel)
     run_tool("twine", "check", "--strict", path)
@@ -202,9 +221,8 @@ def main(arguments=None):
     parser.add_argument(
         "--out", metavar="DIR", required=True, help="the folder for the wheel; created if necessary"
     )
-    # tools/latephase names those that it built.
-    parser.add_argument("--library", required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--program", required=True, help=argparse.SUPPRESS)
+    # RELEASE LIBRARY PROGRAM, for each release of TensorFlow: tools/latephase names what it built.
+    parser.add_argument("--built", nargs=3, action="append", required=True, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     os.umask(0o022)  # the modes of files are among the bytes of the wheel
     try:
@@ -218,14 +236,15 @@ def main(arguments=None):
         )
     with unfinished as folder:
         try:
-            path = make(options.library, options.program, folder)
+            path = make([Built(*one) for one in options.built], folder)
         except CheckError as error:
             raise SystemExit(f"tools/latephase wheel: {error}") from None
         finished = os.path.join(options.out, os.path.basename(path))
         os.replace(path, finished)
     tag = platform_tag(finished)
     print(
-        f"{finished}\n{os.path.getsize(finished) / 1e6:.1f} MB, {tag}\n"
+        f"{finished}\n{os.path.getsize(finished) / 1e6:.1f} MB, {tag}, "
+        f"TensorFlow {', '.join(one[0] for one in options.built)}\n"
         f"runs on {', '.join(distributions(tag))} and others with glibc "
         f"{'.'.join(tag.split('_')[1:3])} or newer"
     )

@@ -1,6 +1,6 @@
 """Every name of Keras and TensorFlow that late_phase uses although it is not public.
 
-Any release may change these, so pyproject.toml admits only releases of Keras with which
+Any release may change these, so only releases of Keras are admitted with which
 tests/python/keras/private_test.py passes. That test has a case per name, which says what to rework
 here if the name is gone, and it allows no such name in any other file.
 """
@@ -11,6 +11,20 @@ import threading
 import keras
 import numpy as np
 import tensorflow as tf
+
+_RELEASES = ("3.15",)
+
+
+def require_known_release(version=keras.__version__):
+    """Raises ImportError unless the names below are known to fit this release of Keras."""
+    if ".".join(version.split(".")[:2]) not in _RELEASES:
+        raise ImportError(
+            f"late_phase.keras works with Keras {' and '.join(_RELEASES)}. Received: Keras "
+            f"{version}. To install one of those: pip install 'keras=={_RELEASES[0]}.*'"
+        )
+
+
+require_known_release()
 
 
 def flatten_layers(layer, include_self=True):

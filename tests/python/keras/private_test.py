@@ -180,13 +180,13 @@ def test_private_names_are_in_one_file():
     )
 
 
-def test_bound_is_the_tested_release():
+def test_the_tested_releases_are_the_admitted_ones():
     with open("pyproject.toml", "rb") as file:
-        dependencies = tomllib.load(file)["project"]["dependencies"]
-    release = ".".join(keras.__version__.split(".")[:2])
-    assert f"keras>={release},<3.{int(release.split('.')[1]) + 1}" in dependencies
-    with open("tools/requirements.txt") as file:
-        assert f"keras=={keras.__version__}" in file.read().split()
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    first, last = private._RELEASES[0], private._RELEASES[-1]
+    bound = f"keras>={first},<3.{int(last.split('.')[1]) + 1}"
+    assert bound in extras["tensorflow"] and bound in extras["tensorflow-cpu"]
+    assert ".".join(keras.__version__.split(".")[:2]) in private._RELEASES
 
 
 def test_flatten_layers_finds_each_at_any_depth_once():
@@ -461,3 +461,13 @@ def test_merge_call_is_made_once_with_what_all_replicas_have():
         )
     )
     assert calls == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("version", ["3.14.2", "3.16.0.dev2026102704", "2.15.0"])
+def test_a_release_of_keras_that_is_not_known_is_refused(version):
+    with pytest.raises(ImportError, match=rf"Keras 3\.15\. Received: Keras {version}\..*pip"):
+        private.require_known_release(version)
+
+
+def test_patch_releases_of_a_known_release_are_taken():
+    private.require_known_release("3.15.9")

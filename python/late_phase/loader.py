@@ -6,7 +6,6 @@ supported one: tensorflow_2_20/_late_phase_ops.so, tensorflow_2_21/...
 
 import ctypes
 import functools
-import glob
 import mmap
 import os
 import re
@@ -26,26 +25,11 @@ except ModuleNotFoundError as error:
         name="tensorflow",
     ) from None
 
-_FILE = "_late_phase_ops.so"
-_MARKER = b"late_phase-build-info "
-
+from late_phase_cli import releases  # noqa: E402
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-
-
-def _minor_release(version):
-    return ".".join(version.split(".")[:2])
-
-
-def _supported():
-    """The releases that this package has a library for, oldest first."""
-    folders = glob.glob(os.path.join(glob.escape(_FOLDER), "tensorflow_*", _FILE))
-    releases = [path.split(os.sep)[-2].removeprefix("tensorflow_") for path in folders]
-    return sorted((text.replace("_", ".") for text in releases), key=_order)
-
-
-def _order(release):
-    return [int(part) for part in release.split(".")]
+_FILE = "_late_phase_ops.so"
+_MARKER = b"late_phase-build-info "
 
 
 def library_path():
@@ -56,8 +40,8 @@ def library_path():
       ImportError: there is no such file.
     """
     named = os.environ.get("LATE_PHASE_OPS")
-    release = _minor_release(tf.__version__)
-    path = named or os.path.join(_FOLDER, "tensorflow_" + release.replace(".", "_"), _FILE)
+    release = releases.release_of(tf.__version__)
+    path = named or os.path.join(_FOLDER, releases.folder_name(release), _FILE)
     if os.path.isfile(path):
         return path
     if named:
@@ -65,14 +49,13 @@ def library_path():
             f"`LATE_PHASE_OPS` must name the op library {_FILE}. "
             f"Received: LATE_PHASE_OPS={named}, no such file"
         )
-    if _supported():
-        first, last = _supported()[0], _supported()[-1]
-        major, minor = _order(last)
+    if supported := list(releases.folders(_FOLDER)):
         raise ImportError(
-            f"this late_phase is built for TensorFlow {', '.join(_supported())}, but this is "
+            f"this late_phase is built for TensorFlow {', '.join(supported)}, but this is "
             f"TensorFlow {tf.__version__}. TensorFlow's C++ interface changes with every release. "
-            f"Either install one that it was built for (pip install 'tensorflow>={first},"
-            f"<{major}.{minor + 1}'), or rebuild late_phase for {release} (docs/install.md)."
+            f"Either install one that it was built for (pip install "
+            f"'{releases.requirement(supported)}'), or rebuild late_phase for {release} "
+            "(docs/install.md)."
         )
     raise ImportError(
         f"late_phase: the op library is missing: {path}. In a source tree start Python with "
@@ -116,7 +99,7 @@ def load():
       ImportError: there is no library, or it was built for another TensorFlow.
     """
     path, built_for = library_path(), build_info()["tensorflow"]
-    if _minor_release(built_for) != _minor_release(tf.__version__):
+    if releases.release_of(built_for) != releases.release_of(tf.__version__):
         raise _wrong_tensorflow()
     try:
         library = tf.load_op_library(path)

@@ -7,12 +7,12 @@ override these.
 
 import contextlib
 import dataclasses
-import glob
 import importlib.util
 import os
 import re
 from importlib import metadata
 
+from late_phase_cli import releases
 from late_phase_cli.errors import UserError
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -49,16 +49,12 @@ def repository_releases():
     with open(os.path.join(tools, "requirements.txt")) as file:
         pinned = re.search(r"^tensorflow==(\d+\.\d+)", file.read(), re.M)[1]
     others = [name.removesuffix(".txt") for name in os.listdir(os.path.join(tools, "tensorflow"))]
-    return sorted([pinned, *others], key=_order)
+    return sorted([pinned, *others], key=releases.order)
 
 
 def built_releases():
     """What tools/latephase has built for several releases: "2.21" -> folder of Bazel's output."""
     return dict(pair.split("=", 1) for pair in os.environ["LATE_PHASE_BUILT"].split())
-
-
-def _order(release):
-    return [int(part) for part in release.split(".")]
 
 
 def program():
@@ -67,7 +63,7 @@ def program():
         return _find("LATE_PHASE_PROGRAM", built("tools/program/latephase_program"))
     if "LATE_PHASE_PROGRAM" in os.environ:
         return _find("LATE_PHASE_PROGRAM", "")
-    return os.path.join(_program_folders()[_tensorflow().release], "latephase_program")
+    return _installed().program
 
 
 def presets():
@@ -84,7 +80,11 @@ def _find(variable, path):
         return named or path
     if named:
         raise Missing(f"`{variable}` must be an existing path. Received: {variable}={named}")
-    raise Missing(
+    raise _missing(path)
+
+
+def _missing(path):
+    return Missing(
         f"{path} is missing. In the repository, tools/latephase builds what it needs; elsewhere, "
         "install the wheel: pip install late_phase-*.whl"
     )
@@ -98,7 +98,7 @@ def libraries():
     """
     if repository() or "LATE_PHASE_PROGRAM" in os.environ:
         return {}  # Bazel has written their location into the program.
-    folder = _tensorflow().folder
+    folder = _installed().tensorflow
     beside = os.path.join(os.path.dirname(_PACKAGE), "tensorflow")
     if os.path.exists(beside) and os.path.samefile(folder, beside):
         return {}
@@ -106,26 +106,12 @@ def libraries():
     return {"LD_LIBRARY_PATH": f"{folder}:{others}" if others else folder}
 
 
-def _program_folders():
-    """The folders of the wheel's programs, by the release of TensorFlow: "2.21" -> path."""
-    folders = glob.glob(os.path.join(glob.escape(_PACKAGE), "bin", "tensorflow_*"))
-    found = {
-        os.path.basename(folder).removeprefix("tensorflow_").replace("_", "."): folder
-        for folder in folders
-    }
-    return {release: found[release] for release in sorted(found, key=_order)}
-
-
 @dataclasses.dataclass(frozen=True)
-class _TensorFlow:
-    """The TensorFlow that Python would import."""
+class _Installed:
+    """What belongs together: a TensorFlow, and the wheel's program for its release."""
 
-    folder: str
-    version: str  # 2.21.0
-
-    @property
-    def release(self):
-        return ".".join(self.version.split(".")[:2])
+    tensorflow: str  # its folder
+    program: str
 
 
 def tensorflow_version():
@@ -140,30 +126,26 @@ def tensorflow_version():
     return metadata.version(others[0]) if others else None
 
 
-def _tensorflow():
-    """The installed TensorFlow, which must be of a release that the wheel has a program for."""
-    supported = list(_program_folders())
-    if not supported:
-        raise Missing(
-            f"{_PACKAGE}/bin is missing. In the repository, tools/latephase builds what it needs; "
-            "elsewhere, install the wheel: pip install late_phase-*.whl"
-        )
+def _installed():
+    """The TensorFlow that Python would import, and the program for its release."""
+    folders = releases.folders(os.path.join(_PACKAGE, "bin"))
+    if not folders:
+        raise _missing(os.path.join(_PACKAGE, "bin"))
     spec, version = importlib.util.find_spec("tensorflow"), tensorflow_version()
-    major, minor = _order(supported[-1])
-    bounds = f">={supported[0]},<{major}.{minor + 1}"
-    install = f"pip install 'tensorflow{bounds}' (or tensorflow-cpu, which is smaller)"
+    required = releases.requirement(list(folders))
+    install = f"pip install '{required}' (or tensorflow-cpu, which is smaller)"
     if spec is None:
         raise Missing(f"TensorFlow is not installed: {install}")
-    folder = spec.submodule_search_locations[0]
+    tensorflow = spec.submodule_search_locations[0]
     if version is None:
         raise Missing(
-            f"the release of the TensorFlow in {folder} is unknown, because pip did not install "
-            f"it. To install one: {install}"
+            f"the release of the TensorFlow in {tensorflow} is unknown, because pip did not "
+            f"install it. To install one: {install}"
         )
-    found = _TensorFlow(folder, version)
-    if found.release not in supported:
+    folder = folders.get(releases.release_of(version))
+    if folder is None:
         raise Missing(
-            f"the installed late_phase is built for TensorFlow {', '.join(supported)}. "
+            f"the installed late_phase is built for TensorFlow {', '.join(folders)}. "
             f"Received: TensorFlow {version}. To replace it: {install}"
         )
-    return found
+    return _Installed(tensorflow, os.path.join(folder, "latephase_program"))

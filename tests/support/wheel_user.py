@@ -8,12 +8,13 @@ import json
 import os
 from importlib import metadata
 
+from late_phase_cli import releases
 from tests.support import enwik8_text
 from tools.develop import build_wheel
 
 LIBRARY = os.environ["LATE_PHASE_OPS"]
 PROGRAM = os.path.abspath(os.environ["LATE_PHASE_PROGRAM"])
-RELEASE = ".".join(metadata.version("tensorflow").split(".")[:2])
+RELEASE = releases.release_of(metadata.version("tensorflow"))
 # Ten minibatches an epoch.
 SMALL = (
     "--units 24 --embedding 8 --batch 8 --sequence 20 --train-characters 1608 "

@@ -17,6 +17,8 @@ import sys
 import tempfile
 import zipfile
 
+from late_phase_cli import releases
+
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # What is in the wheel besides what was built: from the repository, and where it goes.
 PACKAGED = {
@@ -57,7 +59,7 @@ class Built:
         """(file, its place in the wheel, where it looks for libraries): pip puts packages side by
         side.
         """
-        folder = "tensorflow_" + self.release.replace(".", "_")
+        folder = releases.folder_name(self.release)
         return (
             (self.library, f"late_phase/{folder}/_late_phase_ops.so", "$ORIGIN/../../tensorflow"),
             (
@@ -105,7 +107,7 @@ def copy(source, target):
     shutil.copyfile(source, target)
 
 
-def stage(releases, folder):
+def stage(all_built, folder):
     """Lays out in `folder` what setuptools packs: this project's files, and what was built, in its
     place.
     """
@@ -121,7 +123,7 @@ def stage(releases, folder):
             os.path.isfile, glob.glob(os.path.join(PROJECT, pattern), recursive=True)
         ):
             copy(source, os.path.join(folder, target, os.path.relpath(source, root)))
-    for built in releases:
+    for built in all_built:
         for file, place, run_path in built.places():
             staged = os.path.join(folder, "python", place)
             copy(file, staged)
@@ -135,13 +137,13 @@ def only_file(folder):
     return os.path.join(folder, name)
 
 
-def build(releases, folder):
+def build(all_built, folder):
     """Builds the wheel with setuptools, lets auditwheel name the systems it runs on, and returns
     its path.
     """
     staged, built, audited = (os.path.join(folder, name) for name in ("staged", "built", "audited"))
     os.mkdir(staged)
-    stage(releases, staged)
+    stage(all_built, staged)
     run_tool(
         "pip",
         "wheel",
@@ -201,11 +203,11 @@ def distributions(tag):
     return [name for name, glibc in DISTRIBUTIONS.items() if glibc >= least]
 
 
-def make(releases, folder):
+def make(all_built, folder):
     """Makes the wheel below `folder`, checks it and returns its path."""
-    for built in releases:
+    for built in all_built:
         require_own_symbols_only(built.library)
-    path = build(releases, folder)
+    path = build(all_built, folder)
     with zipfile.ZipFile(path) as wheel:
         require_no_other_libraries(wheel)
     run_tool("twine", "check", "--strict", path)

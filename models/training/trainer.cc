@@ -2,11 +2,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "models/training/prefetch.h"
 #include "optimizers/tensors.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -71,7 +71,7 @@ class Training {
 
   // Minibatches are prepared ahead of time by another thread.
   absl::StatusOr<Run::Feeds> Batch(int64_t t) {
-    const absl::MutexLock lock(&batch_mutex_);
+    const std::lock_guard<std::mutex> lock(batch_mutex_);
     return task_->Batch(t);
   }
 
@@ -146,7 +146,7 @@ class Training {
   RunFolder* const folder_;
   const TrainOptions& options_;
   const int64_t first_;  // step
-  absl::Mutex batch_mutex_;
+  std::mutex batch_mutex_;
   Prefetcher<absl::StatusOr<Run::Feeds>> batches_;
   const double begin_ = Now();
   double training_ = 0;  // seconds inside minibatches, in this process

@@ -474,7 +474,9 @@ def test_merge_call_is_made_once_with_what_all_replicas_have():
 
 @pytest.mark.parametrize("version", ["3.14.2", "3.17.0.dev2027010104", "2.15.0"])
 def test_a_release_of_keras_that_is_not_known_is_refused(version):
-    with pytest.raises(ImportError, match=rf"Keras 3\.15 and 3\.16\. Received: Keras {version}\..*pip"):
+    with pytest.raises(
+        ImportError, match=rf"Keras 3\.15 and 3\.16\. Received: Keras {version}\..*pip"
+    ):
         private.require_known_release(version)
 
 

@@ -388,7 +388,10 @@ def _copy_state(layer, other):
         other.set_weights(layer.plain_weights())
     elif isinstance(other, MemberLayer) and not isinstance(layer, MemberLayer):
         other.set_weights([_equal_rows(w, other.members) for w in layer.get_weights()])
-    elif any(hasattr(v, "late_phase_members") for x in (layer, other) for v in own_variables(x)):
+    elif getattr(layer, "lora_enabled", False) or any(
+        hasattr(v, "late_phase_members") for x in (layer, other) for v in own_variables(x)
+    ):
+        # Keras would save a kernel with its LoRA factors merged into it.
         _copy_rows(layer, other)
     else:
         # As Keras saves a layer and loads it: that includes state that is not a weight, and what is
@@ -400,10 +403,11 @@ def _copy_state(layer, other):
             with tempfile.TemporaryDirectory() as folder:
                 layer.save_assets(folder)
                 other.load_assets(folder)
+        _copy_trainable(layer, other)
 
 
 def _copy_rows(layer, other, member=None):
-    """Of layers inside of `Members`, or of what was or becomes such a layer."""
+    """Of layers with LoRA, or inside of `Members`, or of what was or becomes such a layer."""
     enable_lora(other, lora_of(layer))
     for variable, copy in zip(own_variables(layer), own_variables(other), strict=True):
         members = getattr(variable, "late_phase_members", None)
@@ -414,7 +418,13 @@ def _copy_rows(layer, other, member=None):
         elif others and not members:
             value = _equal_rows(value, others)
         copy.assign(value)
-        copy.trainable = variable.trainable  # LoRA freezes a layer's own kernel
+    _copy_trainable(layer, other)
+
+
+def _copy_trainable(layer, other):
+    """Weight by weight: LoRA freezes a layer's own kernel, for instance."""
+    for variable, copy in zip(own_variables(layer), own_variables(other), strict=True):
+        copy.trainable = variable.trainable
 
 
 def _equal_rows(value, members):

@@ -453,6 +453,44 @@ def test_lora_of_a_frozen_transformer_is_fine_tuned_and_collapsed_to_one_adapter
     np.testing.assert_allclose(loaded(x), plain(x), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_adapter_that_is_not_chosen_stays_one_in_every_copy(inside):
+    """Beside a frozen kernel; Keras, which saves the two as one, would make copies train both."""
+    x = keras.Input((5, 8))
+    if inside:
+        attention = layers.MultiHeadAttention(2, 4, name="attention")
+        y, adapted = attention(x, x), attention
+    else:
+        adapted = layers.Dense(8, name="dense")
+        y = adapted(x)
+    model = keras.Model(x, layers.Dense(3, name="head")(y))
+    for layer in [attention.query_dense, attention.output_dense] if inside else [adapted]:
+        layer.enable_lora(2, lora_alpha=5)
+        layer.bias.trainable = False
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(size=variable.shape))
+    late = late_phase.keras.convert(model, members=3, weights="head")
+    for copy in (late, late_phase.keras.collapse(late)):
+        other = copy.get_layer(adapted.name)
+        assert [v.path for v in other.trainable_variables] == [
+            v.path for v in adapted.trainable_variables
+        ]
+        for mine, theirs in zip(adapted.weights, other.weights, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        data = random.normal(size=(2, 5, 8)).astype("float32")
+        np.testing.assert_allclose(copy(data), model(data), rtol=0, atol=1e-5)
+
+
+def test_a_weight_that_is_frozen_by_itself_stays_so_in_every_copy():
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(5, name="hidden"), layers.Dense(3)])
+    model.get_layer("hidden").bias.trainable = False
+    late = late_phase.keras.convert(model, members=3, weights="head")
+    for copy in (late, late_phase.keras.collapse(late)):
+        (trained,) = copy.get_layer("hidden").trainable_variables
+        assert trained.path.endswith("hidden/kernel")
+
+
 def model_weights(model):
     return {v.path: v.numpy() for v in model.weights}
 

@@ -205,7 +205,7 @@ def test_metadata(contents):
     assert all(one.marker for one in requirements), "TensorFlow comes in packages of many names"
     bounds = {one.name: set(str(one.specifier).split(",")) for one in requirements}
     assert bounds["tensorflow"] == bounds["tensorflow-cpu"] == {">=2.20", "<2.23"}
-    assert bounds["keras"] == {">=3.15", "<3.17"}
+    assert bounds["keras"] == {">=3.15", "<3.16"}
     extras = {
         extra: {
             one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-_RELEASES = ("3.15", "3.16")
+_RELEASES = ("3.15",)
 
 
 def require_known_release(version=keras.__version__):
@@ -159,9 +159,6 @@ def variable_key(optimizer, variable):
 
 def has_decay(optimizer, variable):
     """Whether a variable was not excluded from weight decay."""
-    # Keras 3.16 has a function of its own for this; there, the other is for built optimizers.
-    if hasattr(optimizer, "_is_excluded_from_weight_decay"):
-        return not optimizer._is_excluded_from_weight_decay(variable)
     return optimizer._use_weight_decay(variable)
 
 
@@ -242,24 +239,20 @@ def add_rows(variable, members, equal_rows, after_assignment):
       equal_rows: a function of an initializer of [...] to that of [members, ...].
       after_assignment: as in `watch`.
     """
-    value = variable._value
-    if value is not None:
-        strategy = getattr(value, "distribute_strategy", tf.distribute.get_strategy())
-        with tf.init_scope():
-            if not value.is_initialized():
+    if variable._value is None:  # made in a symbolic call, at whose end it gets its value
+        variable._initializer = equal_rows(variable._initializer)
+    else:
+        strategy = getattr(variable._value, "distribute_strategy", tf.distribute.get_strategy())
+        with tf.init_scope(), strategy.scope():
+            if not variable._value.is_initialized():
                 raise ValueError(
                     "A layer must be built before a training step is traced for its weights to get "
                     "members: call the model once, or give it an Input. "
                     f"Received: {variable.path}, without a value yet"
                 )
-            rows = np.repeat(variable.numpy()[np.newaxis], members, axis=0)
-    variable._shape = (members, *variable._shape)  # first: Keras 3.16 compares the value with it
+            variable._initialize(np.repeat(variable.numpy()[np.newaxis], members, axis=0))
+    variable._shape = (members, *variable._shape)
     variable._ndim += 1
-    if value is None:  # made in a symbolic call, at whose end it gets its value
-        variable._initializer = equal_rows(variable._initializer)
-    else:
-        with tf.init_scope(), strategy.scope():
-            variable._initialize(rows)
     variable.__class__ = _MemberVariable
     variable.after_assignment = after_assignment
 

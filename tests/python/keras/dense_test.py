@@ -47,7 +47,12 @@ def pair(members, **options):
 
 def masked(head):
     return keras.Sequential(
-        [keras.Input((None, 3)), keras.layers.Masking(), keras.layers.Dense(4, "tanh"), head]
+        [
+            keras.Input((None, 3)),
+            keras.layers.Masking(),
+            keras.layers.LSTM(4, return_sequences=True),
+            head,
+        ]
     )
 
 

@@ -427,3 +427,34 @@ def test_the_page_says_what_the_wrong_labels_show():
     higher = shown.less("late-phase + SWA", "EMA", "nll")
     assert is_sure(higher) and higher.mean > 0
     assert f"its NLL is higher than EMA's by {words(higher, 4)[1:]}:" in text
+
+
+def test_the_page_says_what_the_text_shows():
+    shown, text = Shown("text"), page()
+    members = shown.less("late-phase", "accumulation", "bpc")
+    with_swa = shown.less("late-phase + SWA", "accumulation + SWA", "bpc")
+    assert not is_sure(members) and is_sure(with_swa) and with_swa.mean > 0 and with_swa.won == 0
+    assert (
+        f"late-phase minus accumulation is {words(members, 4)} BPC, and with SWA "
+        f"{words(with_swa, 4)}, a little worse in all five seeds." in text
+    )
+    gains = shown.over_plain("bpc")
+    late, swa, cosine, ema = (
+        words(gains[name], 4)[1:] for name in ("late-phase", "SWA", "cosine", "EMA")
+    )
+    assert (
+        f"improves on plain training by {late}, SWA by {swa}, and a rate that falls to zero by "
+        f"{cosine}. EMA is the best: {ema}." in text
+    )
+    assert all(gains[name].mean < 0 for name in ("late-phase", "SWA", "cosine"))
+    assert min(gains, key=lambda name: gains[name].mean) == "EMA"
+    for name in ("accumulation", "late-phase"):
+        worse = shown.less(f"{name} + SWA", name, "bpc")
+        assert is_sure(worse) and worse.mean > 0
+    assert "SWA makes accumulation and the late phase worse" in text
+    with open("docs/when.md") as file:
+        assert "gains less from members than from EMA, SWA or a falling rate, in each of five" in (
+            " ".join(file.read().split())
+        )
+    for name in ("EMA", "SWA", "cosine"):
+        assert shown.less("late-phase", name, "bpc").won == 0

@@ -497,7 +497,9 @@ TEST(LatePhaseTest, StatisticsAreReestimatedOncePerSetAndStep) {
 }
 
 TEST(LatePhaseErrors, OptionsAreChecked) {
-  auto complaint = [](LatePhaseOptions options) { return std::string(options.Check().message()); };
+  auto complaint = [](const LatePhaseOptions& options) {
+    return std::string(options.Check().message());
+  };
   LatePhaseOptions options;
   options.members = 0;
   EXPECT_EQ(complaint(options), "`members` must be at least 1. Received: members=0");

@@ -2,7 +2,6 @@
 a terminal and off it.
 """
 
-import collections
 import os
 import pathlib
 import shutil
@@ -69,13 +68,8 @@ def wait_for(process, condition):
 
 
 def threads_of(pid):
-    """By name. TensorFlow's names for those inside ops are too long for the kernel, so they are
-    called as the program is.
-    """
-    return collections.Counter(
-        pathlib.Path(f"/proc/{pid}/task/{thread}/comm").read_text().strip()
-        for thread in os.listdir(f"/proc/{pid}/task")
-    )
+    """How many. (Only some releases of TensorFlow give theirs names.)"""
+    return len(os.listdir(f"/proc/{pid}/task"))
 
 
 def test_threads_are_as_many_as_asked_for(tmp_path, text):
@@ -111,10 +105,9 @@ def test_threads_are_as_many_as_asked_for(tmp_path, text):
         finally:
             process.kill()
             process.communicate()
-    for threads, names in found.items():
-        assert names["tf_Compute0"] == 1 and names["tf_Compute"] == 0, names  # one op at a time
-        # Besides, there are the main thread and the one that prepares minibatches.
-        assert names[COMM] == threads + 2, found
+    # Besides those inside ops: the main thread, the one that prepares minibatches, one that runs
+    # ops one at a time, and one that TensorFlow folds constants with.
+    assert found == {threads: threads + 4 for threads in found}
 
 
 def send(terminal, number):

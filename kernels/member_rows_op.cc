@@ -70,7 +70,7 @@ template <typename Body>
 [[nodiscard]] absl::Status ForType(const std::string& op, const char* name,
                                    tensorflow::DataType dtype, Body body) {
   switch (dtype) {
-    case tensorflow::DT_FLOAT:
+    case tensorflow::DT_FLOAT:  // NOLINT(bugprone-branch-clone): the types of the zeros differ
       return body(float());
     case tensorflow::DT_DOUBLE:
       return body(double());

@@ -21,7 +21,7 @@ namespace {
 // With w̄ the average after this sample, which `averaged` writes, and n samples before it: the mean
 // of squares ← (n · square + w²)/(n + 1), and w − w̄ takes the place of the oldest deviation.
 Operation SampleMoments(const GraphContext& graph, const TrainedWeight& weight, Output n,
-                        Operation averaged, Variables* variables) {
+                        const Operation& averaged, Variables* variables) {
   const tensorflow::Scope &scope = graph.scope, &host = graph.host;
   tensorflow::TensorShape stack = weight.shape;
   stack.InsertDim(0, graph.options.swag_rank);

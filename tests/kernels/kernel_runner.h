@@ -16,6 +16,7 @@ namespace late_phase {
 namespace test_util {
 
 struct KernelInput {
+  // A tensor is an input: NOLINTNEXTLINE(google-explicit-constructor)
   KernelInput(tensorflow::Tensor value) : value(std::move(value)) {}
   tensorflow::Tensor value;
   bool is_variable = false;  // the kernel gets the handle of a variable of this value

@@ -466,6 +466,7 @@ class CudaTest : public ::testing::Test {
   template <typename U>
   static int64_t FirstDifference(const U* actual, const std::vector<U>& expected) {
     for (size_t i = 0; i < expected.size(); ++i) {
+      // Bits are compared, not values: NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
       if (std::memcmp(&actual[i], &expected[i], sizeof(U)) != 0) return i;
     }
     return -1;

@@ -68,7 +68,8 @@ TEST(MemberMetricsTest, EqualThePlainLoopAndChangeNothing) {
   EXPECT_GT(expected, 0.1);
   TF_ASSERT_OK_AND_ASSIGN(const std::optional<double> agreement,
                           GradientAgreement(p.late_phase, {}, Feeds, p.run.get()));
-  EXPECT_NEAR(agreement.value(), cosines, 1e-12);
+  ASSERT_TRUE(agreement.has_value());
+  EXPECT_NEAR(*agreement, cosines, 1e-12);
   const auto after = p.State();
   for (const auto& [name, tensor] : state) {
     EXPECT_EQ(tensor.tensor_data(), after.at(name).tensor_data()) << name;

@@ -20,7 +20,6 @@
 namespace late_phase {
 namespace {
 
-using tensorflow::Input;
 using tensorflow::Operation;
 using tensorflow::Output;
 using tensorflow::Tensor;

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "tools/program/command_line.h"
 #include "tools/program/commands.h"
 #include "tools/program/driver.h"
@@ -25,7 +26,8 @@ int main(int argc, char** argv) {
   // TensorFlow's libraries print notes while they are being loaded, before any of our code could
   // stop them. The driver redirects those and tells us here where the terminal is.
   if (const char* terminal = std::getenv("LATE_PHASE_STDERR")) {
-    dup2(std::atoi(terminal), STDERR_FILENO);
+    int descriptor;
+    if (absl::SimpleAtoi(terminal, &descriptor)) dup2(descriptor, STDERR_FILENO);
   }
   const std::map<std::string, int (*)(int, char**)> commands = {
       {"train", late_phase::TrainCommand},

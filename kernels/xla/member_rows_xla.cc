@@ -354,11 +354,16 @@ class SwaUpdateXla : public XlaKernel {
     TF_ASSIGN_OR_RETURN(const xla::Shape given, ctx->InputXlaShape("count"));
     const TensorShape shape(given.dimensions());
     const auto known = ctx->InputExpression("count").constant_value();
-    if (shape.dims() == 0 && !(known && known->scalar<int64_t>()() < 0)) return absl::OkStatus();
+    std::string received;
+    if (shape.dims() != 0) {
+      received = absl::StrCat("shape=", shape.DebugString());
+    } else if (known && known->scalar<int64_t>()() < 0) {
+      received = absl::StrCat("count=", known->scalar<int64_t>()());
+    } else {
+      return absl::OkStatus();
+    }
     return absl::InvalidArgumentError(
-        absl::StrCat(type_string(), ": `count` must be a scalar >= 0. Received: ",
-                     shape.dims() != 0 ? absl::StrCat("shape=", shape.DebugString())
-                                       : absl::StrCat("count=", known->scalar<int64_t>()())));
+        absl::StrCat(type_string(), ": `count` must be a scalar >= 0. Received: ", received));
   }
 };
 

@@ -31,3 +31,17 @@ def test_good_code_passes(tmp_path):
     found = check(report_path("faultless.cc"), tmp_path)
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
     assert (tmp_path / "stamp").exists()
+
+
+def test_the_benchmarks_that_google_benchmark_keeps_do_not_count(tmp_path):
+    leak = (
+        "/usr/include/benchmark/benchmark.h:9:3: error: Potential memory leak "
+        "[clang-analyzer-cplusplus.NewDeleteLeaks,-warnings-as-errors]\n    9 | x\n"
+    )
+    fault = "kernels/x.cc:1:1: error: Potential memory leak [cplusplus.NewDeleteLeaks]\n    1 | y\n"
+    report = tmp_path / "report"
+    report.write_text(leak)
+    assert check(report, tmp_path).returncode == 0
+    report.write_text(leak + fault + leak)
+    found = check(report, tmp_path)
+    assert (found.returncode, found.stderr) == (1, fault)

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "benchmark/benchmark.h"
 #include "ops/batch_norm.h"
@@ -181,8 +182,8 @@ void Floor(const Tensor& x, Tensor* y, Tensor* dy, const Parallel& parallel) {
   MemoryPass(D, {from, gradient}, {gradient}, parallel);
 }
 
-void Register(const std::string& name, int runs, std::function<void()> prepare,
-              std::function<void()> run) {
+void Register(const std::string& name, int runs, const std::function<void()>& prepare,
+              const std::function<void()>& run) {
   benchmark::RegisterBenchmark(name.c_str(),
                                [=](benchmark::State& state) {
                                  for (int i = 0; i < runs; ++i) prepare();
@@ -196,7 +197,9 @@ void Register(const std::string& name, int runs, std::function<void()> prepare,
 int Main(int argc, char** argv) {
   constexpr char kRounds[] = "--wide_resnet_rounds=";
   if (argc == 2 && absl::StartsWith(argv[1], kRounds)) {
-    return BenchWideResNet(std::atoll(argv[1] + sizeof(kRounds) - 1));
+    int64_t rounds = 0;
+    if (!absl::SimpleAtoi(argv[1] + sizeof(kRounds) - 1, &rounds)) return 1;
+    return BenchWideResNet(rounds);
   }
   BenchThreads threads;
   std::vector<std::unique_ptr<Pass>> kept;

@@ -127,7 +127,7 @@ class Step {
 
 void BM_Step(benchmark::State& state, Size size, Step::Kind kind) {
   Step step(size, kind);
-  for (auto _ : state) step.Run();
+  while (state.KeepRunning()) step.Run();
   state.SetItemsProcessed(state.iterations() * size.T * size.N);
 }
 
@@ -155,7 +155,7 @@ void BM_Products(benchmark::State& state) {
   Tensor table(tensorflow::DT_FLOAT, TensorShape({kVocab, Z}));
   Tensor packed_dz = Uniform({chunk, Z}, -0.1f, 0.1f);
   auto data = [](const Tensor& tensor) { return const_cast<float*>(tensor.flat<float>().data()); };
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     parallel(slices, [&](int64_t i) {
       const int64_t begin = N * i / slices, rows = N * (i + 1) / slices - begin;
       const Matmul<float> forward({rows, H, Z, H, Z, false, false});
@@ -225,11 +225,7 @@ void RunPairs(int pairs) {
   std::printf("]}\n");
 }
 
-}  // namespace
-}  // namespace late_phase
-
-int main(int argc, char** argv) {
-  using namespace late_phase;
+int Main(int argc, char** argv) {
   if (argc == 2 && std::string(argv[1]).rfind("--pairs=", 0) == 0) {
     RunPairs(std::stoi(argv[1] + 8));
     return 0;
@@ -250,3 +246,8 @@ int main(int argc, char** argv) {
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }
+
+}  // namespace
+}  // namespace late_phase
+
+int main(int argc, char** argv) { return late_phase::Main(argc, argv); }

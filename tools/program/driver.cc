@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 
 #include "tools/program/command_line.h"
@@ -18,15 +20,13 @@ using Json = nlohmann::ordered_json;
 
 // The descriptor; -1 without a driver.
 int Connection() {
-  static const int connection = [] {
-    const char* number = std::getenv("LATE_PHASE_DRIVER");
-    return number == nullptr ? -1 : std::atoi(number);
-  }();
+  static const int connection = DriversDescriptor("LATE_PHASE_DRIVER");
   return connection;
 }
 
-// False if the driver is gone, which is not the program's error.
+// False if there is no driver or it is gone, which is not the program's error.
 bool Send(const std::string& line) {
+  if (!HasDriver()) return false;
   for (size_t sent = 0; sent < line.size();) {
     const ssize_t count = send(Connection(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
@@ -36,9 +36,10 @@ bool Send(const std::string& line) {
   return true;
 }
 
-// The next line; empty if the driver is gone. There is one answer at a time, so nothing follows
-// the line.
+// The next line; empty if there is no driver or it is gone. There is one answer at a time, so
+// nothing follows the line.
 std::string Receive() {
+  if (!HasDriver()) return "";
   std::string line;
   while (line.empty() || line.back() != '\n') {
     char c = 0;
@@ -55,6 +56,13 @@ std::string Line(const Json& message) {
 }
 
 }  // namespace
+
+int DriversDescriptor(const char* variable) {
+  const char* text = std::getenv(variable);
+  int descriptor = -1;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), descriptor);
+  return descriptor;
+}
 
 void EndWithDriver() {
   if (!HasDriver()) return;

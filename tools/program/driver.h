@@ -40,6 +40,10 @@ void EndWithDriver();
 
 bool HasDriver();
 
+// The file descriptor whose number the driver put into an environment variable; -1 if there is
+// none.
+int DriversDescriptor(const char* variable);
+
 // Does nothing without a driver, or if it is gone.
 void TellDriver(const nlohmann::ordered_json& message);
 

@@ -3,11 +3,9 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "tools/program/command_line.h"
 #include "tools/program/commands.h"
 #include "tools/program/driver.h"
@@ -25,10 +23,8 @@ int main(int argc, char** argv) {
   late_phase::EndWithDriver();
   // TensorFlow's libraries print notes while they are being loaded, before any of our code could
   // stop them. The driver redirects those and tells us here where the terminal is.
-  if (const char* terminal = std::getenv("LATE_PHASE_STDERR")) {
-    int descriptor;
-    if (absl::SimpleAtoi(terminal, &descriptor)) dup2(descriptor, STDERR_FILENO);
-  }
+  const int terminal = late_phase::DriversDescriptor("LATE_PHASE_STDERR");
+  if (terminal >= 0) dup2(terminal, STDERR_FILENO);
   const std::map<std::string, int (*)(int, char**)> commands = {
       {"train", late_phase::TrainCommand},
       {"eval", late_phase::EvalCommand},

@@ -453,6 +453,30 @@ def test_lora_of_a_frozen_transformer_is_fine_tuned_and_collapsed_to_one_adapter
     np.testing.assert_allclose(loaded(x), plain(x), rtol=0, atol=1e-5)
 
 
+@pytest.fixture
+def in_64_bits():
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx("float32")
+
+
+def test_an_adapter_of_32_bits_in_a_model_of_64_is_collapsed(in_64_bits):
+    """Keras makes the factors in 32 bits, whatever the layer's type: so their mean is rounded."""
+    dense = layers.Dense(4, use_bias=False)
+    model = keras.Sequential([keras.Input((64,)), dense])
+    dense.enable_lora(8)
+    assert dense.lora_kernel_a.dtype == "float32" and dense.kernel.dtype == "float64"
+    late = late_phase.keras.convert(model, members=3, weights="lora")
+    random = np.random.default_rng(0)
+    for stack in late.trainable_variables:  # members that nearly cancel
+        first, last = random.normal(size=(2, *stack.shape[1:]))
+        stack.assign([300 * first, -300 * first, last])
+    plain = late_phase.keras.collapse(late)
+    inputs = random.normal(size=(5, 64))
+    difference = np.abs(plain(inputs) - late(inputs)).max() / np.abs(late(inputs)).max()
+    assert 1e-7 < difference < 1e-3
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_an_adapter_that_is_not_chosen_stays_one_in_every_copy(inside):
     """Beside a frozen kernel; Keras, which saves the two as one, would make copies train both."""

@@ -146,13 +146,14 @@ void Run::ReleaseTrainCall() {
   train_call_.reset();
 }
 
-absl::Status Run::MakeTrainCall(const Feeds& feeds, absl::Span<const std::string> fetches) {
+absl::StatusOr<tensorflow::Session::CallableHandle> Run::TrainCallFor(
+    const Feeds& feeds, absl::Span<const std::string> fetches) {
   const bool reports_placement = placement_.empty();
   if (train_call_.has_value() && train_call_->reports_placement == reports_placement &&
       absl::c_equal(train_call_->fetches, fetches) &&
       absl::c_equal(train_call_->feeds, feeds,
                     [](const std::string& name, const auto& feed) { return name == feed.first; })) {
-    return absl::OkStatus();
+    return train_call_->handle;
   }
   ReleaseTrainCall();
   TrainCall call{{}, {fetches.begin(), fetches.end()}, reports_placement, 0};
@@ -165,8 +166,7 @@ absl::Status Run::MakeTrainCall(const Feeds& feeds, absl::Span<const std::string
   options.add_target(train_);
   options.mutable_run_options()->set_output_partition_graphs(reports_placement);
   TF_RETURN_IF_ERROR(session_->MakeCallable(options, &call.handle));
-  train_call_ = std::move(call);
-  return absl::OkStatus();
+  return train_call_.emplace(std::move(call)).handle;
 }
 
 absl::StatusOr<std::vector<Tensor>> Run::Step(const Feeds& feeds,
@@ -175,11 +175,11 @@ absl::StatusOr<std::vector<Tensor>> Run::Step(const Feeds& feeds,
   const bool restarts =
       !drop_.empty() && step_ > options_.start && options_.SinceRestart(step_) == 0;
   if (restarts) TF_RETURN_IF_ERROR(session_->Run({}, {}, {drop_}, nullptr));
-  TF_RETURN_IF_ERROR(MakeTrainCall(feeds, fetches));
+  TF_ASSIGN_OR_RETURN(const auto train_call, TrainCallFor(feeds, fetches));
   std::vector<Tensor> tensors, outputs;
   for (const auto& [name, tensor] : feeds) tensors.push_back(tensor);
   tensorflow::RunMetadata metadata;
-  TF_RETURN_IF_ERROR(session_->RunCallable(train_call_->handle, tensors, &outputs, &metadata));
+  TF_RETURN_IF_ERROR(session_->RunCallable(train_call, tensors, &outputs, &metadata));
   for (const auto& graph : metadata.partition_graphs()) {
     for (const auto& node : graph.node()) placement_[node.device()].insert(node.op());
   }

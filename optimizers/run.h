@@ -107,9 +107,9 @@ class Run {
     tensorflow::Session::CallableHandle handle;
   };
 
-  // Makes train_call_ the one for these names.
-  [[nodiscard]] absl::Status MakeTrainCall(const Feeds& feeds,
-                                           absl::Span<const std::string> fetches);
+  // The training step with these feeds and fetches: train_call_, which is made for them first.
+  [[nodiscard]] absl::StatusOr<tensorflow::Session::CallableHandle> TrainCallFor(
+      const Feeds& feeds, absl::Span<const std::string> fetches);
   void ReleaseTrainCall();
   // Spawns the members at T0, if they do not exist yet.
   [[nodiscard]] absl::Status Spawn();

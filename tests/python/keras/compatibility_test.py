@@ -65,7 +65,7 @@ CHECKED_BY = {
         "options_test.py::test_members_are_not_quantized_and_that_is_said"],
     "any Keras layer, LoRA": [
         "members_test.py::test_training_is_the_plain_loop",
-        "convert_test.py::test_weights_are_chosen_by_name",
+        "convert_weights_test.py::test_weights_are_chosen_by_name",
         "members_test.py::test_lora_inside_a_block_is_saved_and_collapsed_to_one_adapter"],
     "Keras Hub's layers and backbones (0.32)": [
         "keras_hub_test.py::test_transformer_encoder",

@@ -15,7 +15,7 @@ from sklearn import metrics
 
 import late_phase.checkpoint
 from late_phase_cli import corruptions
-from tests.program import philox
+from tests.support import philox
 from tests.support import cifar_files, program_runs
 
 # 75 training images: eight minibatches an epoch. T0 at 10, the first SWA sample at 20, the end at

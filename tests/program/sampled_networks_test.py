@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import late_phase.checkpoint
-from tests.program import philox
+from tests.support import philox
 from tests.program.evaluation_test import CLOSE, WEIGHTS, Network, evaluate, figures, pixels, row_of
 from tests.support import cifar_files, program_runs
 

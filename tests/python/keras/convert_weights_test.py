@@ -125,9 +125,10 @@ def test_lora_of_a_frozen_transformer_is_fine_tuned_and_collapsed_to_one_adapter
 
 @pytest.fixture
 def in_64_bits():
-    keras.config.set_floatx("float64")
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
     yield
-    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(policy)
 
 
 def test_an_adapter_of_32_bits_in_a_model_of_64_is_collapsed(in_64_bits):

@@ -240,6 +240,11 @@ def python_test(name, srcs, data = [], deps = [], env = {}, with_late_phase = Tr
         **kwargs
     )
 
+_PROGRAM = {
+    "LATE_PHASE_PRESETS": "models/presets",
+    "LATE_PHASE_PROGRAM": "$(rootpath //tools/program:latephase_program)",
+}
+
 def program_test(name, data = [], deps = [], env = {}, size = "large", **kwargs):
     """A python_test that runs the C++ program (tests/support/program_runs.py).
 
@@ -250,6 +255,35 @@ def program_test(name, data = [], deps = [], env = {}, size = "large", **kwargs)
         size = size,
         data = data + ["//models/presets", "//tools/program:latephase_program"],
         deps = deps + ["//tests/support:program_runs"],
-        env = dict(env, LATE_PHASE_PRESETS = "models/presets", LATE_PHASE_PROGRAM = "$(rootpath //tools/program:latephase_program)"),
+        env = dict(env, **_PROGRAM),
         **kwargs
+    )
+
+def campaign(name, program = False, deps = []):
+    """The campaign NAME.py, which takes flags (--test_arg) and runs only by its name.
+
+    Its small version imports NAME_py. `program`: it runs the C++ program.
+    """
+    library = "//:_late_phase_ops.so"
+    native.py_library(
+        name = name + "_py",
+        testonly = True,
+        srcs = [name + ".py"],
+        srcs_version = "PY3",
+        deps = deps + (["//tests/support:program_runs"] if program else []),
+    )
+    native.py_test(
+        name = name,
+        size = "enormous",
+        srcs = [name + ".py"],
+        main = name + ".py",
+        data = [library] + (["//models/presets", "//tools/program:latephase_program"] if program else []),
+        env = dict(_PROGRAM if program else {}, LATE_PHASE_OPS = "$(rootpath %s)" % library),
+        python_version = "PY3",
+        srcs_version = "PY3",
+        tags = ["manual"],
+        deps = [
+            ":%s_py" % name,
+            "//python/late_phase",
+        ],
     )

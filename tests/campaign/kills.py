@@ -1,0 +1,216 @@
+"""Kills trainings at random moments (kill -9), resumes them, and compares their ends with those of
+trainings that were never killed.
+
+    tools/test //tests/campaign:kills --test_arg=--kills=100 --test_arg=--seed=1 --test_output=all
+
+Each trial is a training that is killed once or several times. What a user would type next must
+work: the command that resumes, or the first one again if nothing had been written yet. The last
+line counts; the exit status is 0 if nothing was found.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from tests.support import cifar_files, enwik8_text, program_runs
+
+TEXT = (*enwik8_text.SMALL, "--checkpoint-every", 3, "--evaluate-every", 0.5)
+IMAGES = (
+    "--preset convnet-quick --batch 8 --members 3 --t0 1.2 --swa-start 2 --swa-every 0.5 "
+    "--epochs 3 --anneal-start 1 --anneal-end 3 --validation-images 0 --test-images 0 "
+    "--log-every 4 --evaluate-every 0.5 --checkpoint-every 4"
+).split()
+TRAININGS = {
+    "enwik8 late-phase": ("enwik8", TEXT, ("--model", "late-phase")),
+    "enwik8 rank1-accumulation": ("enwik8", TEXT, ("--model", "rank1-accumulation")),
+    "cifar late-phase": ("cifar", IMAGES, ("--model", "late-phase")),
+    "cifar base": ("cifar", IMAGES, ("--model", "base")),
+}
+# Figures that depend on the time of day.
+TIMES = ("seconds", "items_per_second", "input_wait", "peak_bytes", "expected_bytes", "time")
+
+
+class Training:
+    """A training and where it must end."""
+
+    def __init__(self, name, folder):
+        self.name = name
+        self.program, settings, model = TRAININGS[name]
+        self.folder = os.path.join(folder, name.replace(" ", "-"))
+        os.makedirs(self.folder)
+        if self.program == "enwik8":
+            data = enwik8_text.write_text(os.path.join(self.folder, "text"), 4000)
+        else:
+            data = cifar_files.write_cifar(os.path.join(self.folder, "images"))
+        self.arguments = ["--data", data, *settings, *model]
+        begin = time.monotonic()
+        out = os.path.join(self.folder, "whole")
+        status, errors = self.start(out, []).finish()
+        if status:
+            raise RuntimeError(f"{name} fails by itself: {errors}")
+        self.seconds = time.monotonic() - begin
+        self.end = end_of(out)
+
+    def start(self, out, arguments=None):
+        more = self.arguments if not arguments else [*arguments, *self.arguments[:2]]
+        return Process(["train", self.program, "--out", out, "--threads", 1, *more])
+
+
+class Process:
+    def __init__(self, arguments):
+        self.process = subprocess.Popen(
+            program_runs.command(*arguments),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=program_runs.ENVIRONMENT,
+        )
+
+    def finish(self):
+        _, errors = self.process.communicate()
+        return self.process.returncode, errors
+
+    def kill_after(self, seconds):
+        """Whether it was killed; False if it had already ended."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGKILL)
+        return self.finish()[0] == -signal.SIGKILL
+
+
+def end_of(out):
+    """What a training leaves that must not depend on when it was killed."""
+    return {
+        "checkpoint": {
+            name: (value.tobytes() if hasattr(value, "tobytes") else value)
+            for name, value in program_runs.read_checkpoint(out).items()
+        },
+        "results": timeless(program_runs.read_results(out)),
+        "metrics": [comparable(line) for line in program_runs.read_metrics(out)],
+        "left": sorted(os.listdir(os.path.join(out, "checkpoint"))),
+    }
+
+
+def comparable(line):
+    """A line about training is about the minibatches since the last one, or since resuming."""
+    if line["kind"] == "train":
+        return {name: line[name] for name in ("kind", "step", "epoch")}
+    return timeless(line)
+
+
+def timeless(value):
+    return {name: one for name, one in value.items() if name not in TIMES}
+
+
+def moment(out, training):
+    """In which part of the training a process was killed, as far as its folder tells."""
+    checkpoints = os.path.join(out, "checkpoint")
+    if not os.path.exists(os.path.join(out, "config.toml")):
+        return "before its settings were written"
+    if os.path.exists(os.path.join(out, "results.json")):
+        return "after its results were written"
+    names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
+    steps = [int(name[-12:]) for name in names if name.startswith("step-") and name[-12:].isdigit()]
+    if not steps:
+        return "before the first checkpoint"
+    if len(names) != 1:
+        return "while a checkpoint was written"
+    with open(os.path.join(out, "config.toml")) as file:
+        settings = dict(line.split(" = ", 1) for line in file if " = " in line)
+    per_epoch = 10 if training.program == "enwik8" else 13
+    step = max(steps)
+    for name, text in (("swa_start", "in SWA"), ("t0", "with members")):
+        if step >= float(settings[name]) * per_epoch:
+            return text
+    return "before T0"
+
+
+def trial(training, number, shares):
+    """Kills a training after these shares of its time, and resumes it after each. Returns in which
+    parts it was killed, and what is wrong with its end: "" if nothing.
+    """
+    out = os.path.join(training.folder, f"trial-{number}")
+    kills, arguments = [], []
+    for share in shares:
+        if not training.start(out, arguments).kill_after(share * training.seconds):
+            arguments = ["--resume"]  # which finds it finished
+            break
+        kills.append(moment(out, training))
+        arguments = ["--resume"] if os.path.exists(os.path.join(out, "config.toml")) else []
+    status, errors = training.start(out, arguments).finish()
+    if status:
+        return kills, f"status {status} after kills {kills}: {errors[-1000:]}"
+    end = end_of(out)
+    wrong = [what for what in end if end[what] != training.end[what]]
+    if not wrong:
+        shutil.rmtree(out)
+        return kills, ""
+    return kills, f"another end after kills {kills}: {', '.join(wrong)} differ; see {out}"
+
+
+def campaign(options, folder):
+    """Returns the findings, and how often a training was killed in each of its parts."""
+    trainings = [Training(name, folder) for name in TRAININGS]
+    findings, moments = [], collections.Counter()
+    until = time.monotonic() + options.seconds
+
+    def one(number):
+        if moments.total() >= options.kills or time.monotonic() > until:
+            return
+        training = trainings[number % len(trainings)]
+        draw = random.Random(f"{options.seed}-{number}")
+        shares = [draw.uniform(0.02, 1.05) for _ in range(draw.choice([1, 1, 2, 3]))]
+        kills, complaint = trial(training, number, shares)
+        moments.update(f"{training.program}: {kill}" for kill in kills)
+        if complaint:
+            findings.append(f"trial {number}, {training.name}: {complaint}")
+
+    with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
+        for numbers in iter_chunks(options.processes):
+            list(pool.map(one, numbers))
+            if moments.total() >= options.kills or time.monotonic() > until:
+                break
+    return findings, moments
+
+
+def iter_chunks(size):
+    numbers = itertools.count()
+    while True:
+        yield [next(numbers) for _ in range(size)]
+
+
+def parse(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=100, help="how many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="others draw other moments")
+    parser.add_argument("--seconds", type=float, default=86400, help="at the most (%(default)s)")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    folder = tempfile.mkdtemp()
+    findings, moments = campaign(parse(arguments), folder)
+    if not findings:
+        shutil.rmtree(folder)
+    for finding in findings:
+        print(finding)
+    for name in sorted(moments):
+        print(f"{moments[name]:5d} {name}")
+    print(f"{moments.total()} kills, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 
+from tests.campaign import report
 from tests.support import cifar_files, enwik8_text, program_runs
 
 TEXT = (*enwik8_text.SMALL, "--checkpoint-every", 3, "--evaluate-every", 0.5)
@@ -204,12 +205,7 @@ def main(arguments=None):
     findings, moments = campaign(parse(arguments), folder)
     if not findings:
         shutil.rmtree(folder)
-    for finding in findings:
-        print(finding)
-    for name in sorted(moments):
-        print(f"{moments[name]:5d} {name}")
-    print(f"{moments.total()} kills, {len(findings)} findings")
-    return 1 if findings else 0
+    return report.conclude("kills", moments, findings)
 
 
 if __name__ == "__main__":

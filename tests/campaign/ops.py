@@ -9,6 +9,7 @@ found.
 
 import argparse
 import collections
+import concurrent.futures
 import json
 import mmap
 import os
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from tests.campaign import report
 
 PROGRAM = ["-m", "tests.campaign.ops"]  # what each process runs
 _RACES = 500  # every so many calls are a race of threads for one variable
@@ -61,9 +64,13 @@ class _Worker:
         self.options, self.first, self.step = options, first, step
         self.place = os.path.join(folder, f"place-{first}")
         self.findings, self.counts = [], collections.Counter()
-        self.start()
 
-    def start(self):
+    def work(self):
+        self._start()
+        while not self._finish():
+            self._start()
+
+    def _start(self):
         with open(self.place, "wb") as file:
             file.write(b" " * _PLACE)
         options = self.options
@@ -77,10 +84,14 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "TF_CPP_MIN_LOG_LEVEL": "3",  # else each refusal is a line
+            },
         )
 
-    def finish(self):
+    def _finish(self):
         """Waits for the process; True if it has made all of its calls."""
         output, errors = self.process.communicate()
         whole = False
@@ -110,16 +121,12 @@ class _Worker:
 
 def campaign(options, folder):
     """Returns the findings, and how many calls of each op were accepted and refused."""
-    workers = [
-        _Worker(options, first, options.processes, folder) for first in range(options.processes)
-    ]
-    findings, counts = [], collections.Counter()
-    for worker in workers:
-        while not worker.finish():
-            worker.start()
-        findings += worker.findings
-        counts += worker.counts
-    return findings, counts
+    shares = range(options.processes)
+    workers = [_Worker(options, first, options.processes, folder) for first in shares]
+    with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
+        list(pool.map(_Worker.work, workers))
+    counts = sum((worker.counts for worker in workers), collections.Counter())
+    return [finding for worker in workers for finding in worker.findings], counts
 
 
 def parse(arguments=None):
@@ -143,22 +150,14 @@ def parse(arguments=None):
     return options
 
 
-def report(findings, counts):
-    for finding in findings:
-        print(f"{finding['call']}\n  {finding['complaint']}")
-    for name in sorted(counts):
-        print(f"{counts[name]:9d} {name}")
-    print(f"{sum(counts.values())} calls, {len(findings)} findings")
-
-
 def main(arguments=None):
     options = parse(arguments)
     if options.worker:
         return _work(options)
     with tempfile.TemporaryDirectory() as folder:
         findings, counts = campaign(options, folder)
-    report(findings, counts)
-    return 1 if findings else 0
+    found = [f"{finding['call']}\n  {finding['complaint']}" for finding in findings]
+    return report.conclude("calls", counts, found)
 
 
 if __name__ == "__main__":

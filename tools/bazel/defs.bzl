@@ -270,7 +270,7 @@ def campaign(name, program = False, deps = []):
         testonly = True,
         srcs = [name + ".py"],
         srcs_version = "PY3",
-        deps = deps + (["//tests/support:program_runs"] if program else []),
+        deps = deps + [":report"] + (["//tests/support:program_runs"] if program else []),
     )
     native.py_test(
         name = name,

@@ -37,6 +37,21 @@ bool IsOwn(const addrinfo& info) {
   return bound;
 }
 
+bool IsLoopback(const addrinfo& info) {
+  if (info.ai_family == AF_INET) {
+    const in_addr& address = reinterpret_cast<const sockaddr_in*>(info.ai_addr)->sin_addr;
+    return ntohl(address.s_addr) >> 24 == 127;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(info.ai_addr)->sin6_addr);
+}
+
+// Whether the host is an address itself, not a name.
+bool IsNumeric(const std::string& host) {
+  in6_addr parsed;
+  return inet_pton(AF_INET, host.c_str(), &parsed) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &parsed) == 1;
+}
+
 OwnAddress Convert(const addrinfo& info) {
   OwnAddress found = {};
   found.has_v4 = info.ai_family == AF_INET;
@@ -95,8 +110,11 @@ std::string BindOnlyTo(const std::string& host) {
   const std::string name = bracketed ? host.substr(1, host.size() - 2) : host;
   if (getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return "";
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
+  // Many systems have their own name for the loopback interface, where others could not reach it.
+  const bool loopback = name == "localhost" || IsNumeric(name);
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     if ((one->ai_family != AF_INET && one->ai_family != AF_INET6) || !IsOwn(*one)) continue;
+    if (IsLoopback(*one) && !loopback) continue;
     own = new OwnAddress(Convert(*one));
     return Text(*own.load());
   }

@@ -162,6 +162,10 @@ std::vector<TrainCase> TrainCases() {
     options.clip_norm = 0.7;
     cases.push_back(
         {how + "OfMembers", {options, UpdateRule::Adam(0.05), UpdateRule::Momentum(0.05), read}});
+    // Neither Adam nor a gradient that is always clipped knows how long the gradient was.
+    options.clip_norm = 0;
+    cases.push_back({how + "OfMembersUnclipped",
+                     {options, UpdateRule::Momentum(0.02), UpdateRule::Momentum(0.02), read}});
     LatePhaseOptions accumulation = Options(1, 5);
     accumulation.cycle = 4;
     cases.push_back(

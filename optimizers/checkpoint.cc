@@ -52,17 +52,7 @@ std::vector<std::string> Checkpoints(const std::string& dir) {
 absl::Status WriteBundle(const std::string& prefix, const CheckpointState& state) {
   tensorflow::BundleWriter writer(tensorflow::Env::Default(), prefix);
   // The bundle needs its keys in order.
-  std::map<std::string, Tensor> tensors = state.variables;
-  tensors[kStep] = Number(state.step);
-  tensors[kThreads] = Number(state.threads);
-  tensors[kFormat] = Number(state.format);
-  Tensor settings(tensorflow::DT_STRING, {static_cast<int64_t>(state.settings.size())});
-  for (size_t i = 0; i < state.settings.size(); ++i) {
-    settings.flat<tensorflow::tstring>()(i) =
-        absl::StrCat(state.settings[i].first, "=", state.settings[i].second);
-  }
-  tensors[kSettings] = settings;
-  for (const auto& [key, tensor] : tensors) {
+  for (const auto& [key, tensor] : ToTensors(state)) {
     TF_RETURN_IF_ERROR(writer.Add(key, tensor));
   }
   return writer.Finish();
@@ -112,6 +102,33 @@ std::error_code SyncAll(const std::string& folder) {
 
 }  // namespace
 
+std::map<std::string, Tensor> ToTensors(const CheckpointState& state) {
+  std::map<std::string, Tensor> tensors = state.variables;
+  tensors[kStep] = Number(state.step);
+  tensors[kThreads] = Number(state.threads);
+  tensors[kFormat] = Number(state.format);
+  Tensor settings(tensorflow::DT_STRING, {static_cast<int64_t>(state.settings.size())});
+  for (size_t i = 0; i < state.settings.size(); ++i) {
+    settings.flat<tensorflow::tstring>()(i) =
+        absl::StrCat(state.settings[i].first, "=", state.settings[i].second);
+  }
+  tensors[kSettings] = settings;
+  return tensors;
+}
+
+absl::StatusOr<CheckpointState> FromTensors(const std::map<std::string, Tensor>& tensors) {
+  CheckpointState state;
+  state.format = 0;
+  for (const auto& [key, tensor] : tensors) {
+    if (const char* wanted = Take(key, tensor, &state)) {
+      return absl::InvalidArgumentError(absl::StrCat("`", key, "` must be ", wanted, ". Received: ",
+                                                     tensorflow::DataTypeString(tensor.dtype()),
+                                                     tensor.shape().DebugString()));
+    }
+  }
+  return state;
+}
+
 absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state) {
   const fs::path folder(dir), final = folder / absl::StrFormat("step-%012d", state.step),
                               aside = folder / ".incomplete";
@@ -147,24 +164,21 @@ absl::StatusOr<CheckpointState> ReadCheckpoint(const std::string& path) {
   };
   tensorflow::BundleReader reader(tensorflow::Env::Default(), (fs::path(path) / kBundle).string());
   if (!reader.status().ok()) return unreadable(reader.status().message());
-  CheckpointState state;
-  state.format = 0;
+  std::map<std::string, Tensor> tensors;
   reader.Seek("");
   for (reader.Next(); reader.Valid(); reader.Next()) {
     const std::string key(reader.key());
     const absl::StatusOr<Tensor> tensor = ReadTensor(key, &reader);
     if (!tensor.ok()) return unreadable(key, ": ", tensor.status().message());
-    if (const char* wanted = Take(key, *tensor, &state)) {
-      return unreadable("`", key, "` must be ", wanted,
-                        ". Received: ", tensorflow::DataTypeString(tensor->dtype()),
-                        tensor->shape().DebugString());
-    }
+    tensors[key] = *tensor;
   }
-  if (state.format > kCheckpointFormat) {
+  absl::StatusOr<CheckpointState> state = FromTensors(tensors);
+  if (!state.ok()) return unreadable(state.status().message());
+  if (state->format > kCheckpointFormat) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the checkpoint's format must be at most ", kCheckpointFormat,
-        ", or a newer version of the program must read it. Received: format=", state.format, " in ",
-        path));
+        ", or a newer version of the program must read it. Received: format=", state->format,
+        " in ", path));
   }
   return state;
 }

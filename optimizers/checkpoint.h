@@ -34,6 +34,11 @@ struct CheckpointState {
 // that does not confirm what was written to it.
 [[nodiscard]] absl::Status WriteCheckpoint(const std::string& dir, const CheckpointState& state);
 
+// Everything in a state as tensors by name, which is what a checkpoint's file holds; and back.
+std::map<std::string, tensorflow::Tensor> ToTensors(const CheckpointState& state);
+absl::StatusOr<CheckpointState> FromTensors(
+    const std::map<std::string, tensorflow::Tensor>& tensors);
+
 // The newest complete checkpoint of the folder, or none.
 std::optional<std::string> LatestCheckpoint(const std::string& dir);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/member_rows.h"
 #include "optimizers/averages.h"
+#include "optimizers/tensors.h"
 #include "optimizers/updates.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -73,14 +74,26 @@ Operation Computed(const tensorflow::Scope& scope, Output loss,
 }  // namespace
 
 LatePhase::LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& options,
-                     tensorflow::DataType dtype)
+                     tensorflow::DataType dtype, Workers* workers)
     : graph_(scope, options, dtype),
       variables_(graph_.scope, graph_.host),
-      clock_(graph_, &variables_) {}
+      clock_(graph_, &variables_),
+      workers_(workers) {}
 
 Output LatePhase::AddState(const std::string& name, const InitialValue& initial, StateKind kind) {
   const Output handle = variables_.Declare(name, initial, ToVariableKind(kind));
   states_.push_back({name, false, handle, initial.dtype});
+  return handle;
+}
+
+Output LatePhase::AddDividedState(const std::string& name, tensorflow::DataType dtype,
+                                  const tensorflow::TensorShape& joint_shape) {
+  const Share share = workers_ == nullptr ? Share() : workers_->share();
+  const std::string complaint = CheckShares(share, name, joint_shape.dim_size(0));
+  if (!complaint.empty()) scope().UpdateStatus(absl::InvalidArgumentError(complaint));
+  if (!scope().ok()) return Output();
+  const Output handle = variables_.DeclareShare(name, dtype, joint_shape, share);
+  states_.push_back({name, false, handle, dtype});
   return handle;
 }
 
@@ -152,6 +165,50 @@ void LatePhase::CheckMinimize(const UpdateRule& base, const UpdateRule& members)
   }
 }
 
+// All values in one row, so that there is one sum, whose order depends on nothing but their sizes.
+std::vector<Output> LatePhase::MeanOverWorkers(const std::vector<Output>& values) {
+  if (workers_ == nullptr || values.empty()) return values;
+  const tensorflow::Scope& host = graph_.host;
+  std::vector<Output> flat, shapes, sizes;
+  for (const Output& value : values) {
+    flat.push_back(tf_ops::Reshape(scope(), value, {-1}));
+    shapes.push_back(tf_ops::Shape(scope(), value));
+    sizes.push_back(tf_ops::Size(scope(), value));
+  }
+  const Output row = flat.size() == 1 ? flat[0] : Output(tf_ops::Concat(scope(), flat, 0));
+  if (!scope().ok()) return {};
+  const Output mean =
+      tf_ops::Mul(scope(), workers_->Sum(scope(), row),
+                  graph_.Scalar(1.0 / static_cast<double>(workers_->share().workers)));
+  const tf_ops::SplitV parts(scope(), mean, tf_ops::Stack(host, sizes), tf_ops::Const(host, 0),
+                             static_cast<int64_t>(values.size()));
+  if (!scope().ok()) return {};
+  std::vector<Output> means;
+  for (size_t i = 0; i < values.size(); ++i) {
+    means.push_back(tf_ops::Reshape(scope(), parts.output[i], shapes[i]));
+  }
+  return means;
+}
+
+std::vector<Output> LatePhase::JointGradients(const std::vector<Output>& gradients) {
+  std::vector<Output> shared = gradients;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (!weights_[i].reads_stack) continue;
+    shared[i] = tf_ops::GatherV2(scope(), gradients[i], clock_.member, 0);
+    weights_[i].gradient_is_row = true;
+  }
+  const auto stop = tf_ops::PlaceholderWithDefault(scope().WithOpName("late_phase/stop"),
+                                                   Zeros(graph_.dtype, tensorflow::TensorShape()),
+                                                   tensorflow::TensorShape());
+  shared.push_back(stop);
+  std::vector<Output> means = MeanOverWorkers(shared);
+  if (!scope().ok()) return {};
+  stop_feed_ = stop.output.name();
+  stop_fetch_ = means.back().name();
+  means.pop_back();
+  return means;
+}
+
 std::vector<Output> LatePhase::Gradients(Output loss) {
   std::vector<Output> values, gradients;
   for (const TrainedWeight& weight : weights_) values.push_back(weight.value);
@@ -161,6 +218,8 @@ std::vector<Output> LatePhase::Gradients(Output loss) {
         "`loss` must be differentiable by every declared weight. Received: ", status.message())));
     return {};
   }
+  if (workers_ != nullptr) gradients = JointGradients(gradients);
+  if (!scope().ok()) return {};
   for (size_t i = 0; i < weights_.size(); ++i) weights_[i].gradient = gradients[i];
   if (options().clip_norm > 0) return ClipGradients(graph_, clock_, weights_, gradients);
   return gradients;

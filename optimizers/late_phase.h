@@ -15,6 +15,7 @@
 //   variables.h           what checkpoints see  trained_weights.h  what was declared
 //   updates.h             U_θ and U_φ           spawning.h       the members at T0
 //   averages.h            SWA and SWAG          weight_set.h     what can be read
+//   workers.h             several processes
 #ifndef LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_
 #define LATE_PHASE_OPTIMIZERS_LATE_PHASE_H_
 
@@ -30,6 +31,7 @@
 #include "optimizers/update_rule.h"
 #include "optimizers/variables.h"
 #include "optimizers/weight_set.h"
+#include "optimizers/workers.h"
 #include "tensorflow/cc/framework/ops.h"
 #include "tensorflow/cc/framework/scope.h"
 
@@ -51,9 +53,11 @@ enum class StateKind {
 
 class LatePhase {
  public:
-  // `scope` names the graph; T is float or double.
+  // `scope` names the graph; T is float or double. `workers` train the model together, each with
+  // its share of every minibatch (optimizers/workers.h); null: this process alone. They must
+  // outlive this object and its runs.
   LatePhase(const tensorflow::Scope& scope, const LatePhaseOptions& options,
-            tensorflow::DataType dtype = tensorflow::DT_FLOAT);
+            tensorflow::DataType dtype = tensorflow::DT_FLOAT, Workers* workers = nullptr);
 
   // Declares a weight and returns what the model reads. Errors end in the scope's status.
   tensorflow::Output AddBase(const std::string& name, const InitialValue& initial);
@@ -68,11 +72,21 @@ class LatePhase {
   // A state of the model with a row per member, [K, …], such as BatchNorm's running statistics: at
   // T0 every row becomes row 0.
   tensorflow::Output AddMemberState(const std::string& name, const InitialValue& initial_row);
+  // A state of StateKind::kRun that starts at zero and has a row for each part of the minibatch, of
+  // which this worker has its share, in the same places. A checkpoint has all rows.
+  tensorflow::Output AddDividedState(const std::string& name, tensorflow::DataType dtype,
+                                     const tensorflow::TensorShape& joint_shape);
 
   tensorflow::Output member() const { return clock_.member; }  // int32 [], of this minibatch
   tensorflow::Output step() const { return clock_.step; }      // int64 [], t
 
-  // Turns a loss into the train target: gradients, clipping, updates, t + 1. Operations in `before`
+  // The mean over all workers of values, of the weights' type, that each computes from its share of
+  // a minibatch: losses, statistics. The values themselves if this process trains alone. One sum
+  // for all of them.
+  std::vector<tensorflow::Output> MeanOverWorkers(const std::vector<tensorflow::Output>& values);
+
+  // Turns a loss into the train target: gradients, clipping, updates, t + 1. The gradients are the
+  // means over all workers of those of each one's own loss. Operations in `before`
   // (such as writing states back) are done before t advances. All of this is written only once
   // everything that is to be written has been computed, so a minibatch that cannot be computed
   // changes nothing, except for operations in `before` that the loss itself waits for. Call
@@ -99,12 +113,18 @@ class LatePhase {
   const std::string& spawn_target() const { return spawn_; }  // empty: nothing to spawn
   const std::string& drop_target() const { return drop_; }    // empty: nothing is ever dropped
   const std::string& swa_target() const { return swa_; }      // empty: no SWA
+  // Of the train target, if there are workers: a number to feed, not 0 if this worker asks all of
+  // them to stop, and one to fetch, not 0 if any did.
+  const std::string& stop_feed() const { return stop_feed_; }
+  const std::string& stop_fetch() const { return stop_fetch_; }
 
   // Everything a checkpoint holds.
   const std::vector<SavedVariable>& saved() const { return variables_.saved(); }
   // The settings and rules that a checkpoint must agree with.
   Settings Text() const;
   const LatePhaseOptions& options() const { return graph_.options; }
+  tensorflow::DataType dtype() const { return graph_.dtype; }
+  Workers* workers() const { return workers_; }  // null: this process alone
   const tensorflow::Scope& scope() const { return graph_.scope; }
 
  private:
@@ -112,6 +132,9 @@ class LatePhase {
   void CheckMinimize(const UpdateRule& base, const UpdateRule& members) const;
   // The gradients by every weight, clipped. Empty after an error, which is in the scope's status.
   std::vector<tensorflow::Output> Gradients(tensorflow::Output loss);
+  // Their means over all workers; of stacks, only the member's row. The wish to stop goes with
+  // them, so that it takes no sum of its own.
+  std::vector<tensorflow::Output> JointGradients(const std::vector<tensorflow::Output>& gradients);
   // The operations that update the weights, each in its turn after `computed`.
   std::vector<tensorflow::Operation> UpdateWeights(const UpdateRule& base,
                                                    const UpdateRule& members,
@@ -133,10 +156,11 @@ class LatePhase {
   GraphContext graph_;
   Variables variables_;
   TrainingClock clock_;
+  Workers* workers_;
   SpawnMark spawned_;
   std::vector<TrainedWeight> weights_;
   std::vector<ModelState> states_;
-  std::string zero_, train_, spawn_, drop_, swa_;
+  std::string zero_, train_, spawn_, drop_, swa_, stop_feed_, stop_fetch_;
   std::string base_text_, members_text_;
 };
 

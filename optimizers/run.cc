@@ -11,6 +11,7 @@
 #include "optimizers/spawning.h"
 #include "optimizers/tensors.h"
 #include "optimizers/weight_transfer.h"
+#include "optimizers/worker_checkpoint.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/statusor.h"
 
@@ -60,16 +61,12 @@ bool HasSpawned(const CheckpointState& state, int64_t start) {
   return found->second.flat<int64_t>()(0) != 0;
 }
 
-// The newest checkpoint of a folder.
-struct NewestCheckpoint {
-  std::string path;
-  CheckpointState state;
-};
-absl::StatusOr<NewestCheckpoint> ReadNewest(const std::string& dir) {
+// The newest checkpoint of a folder, and its path.
+absl::StatusOr<Run::NewestCheckpoint> ReadNewestIn(const std::string& dir) {
   const std::optional<std::string> path = LatestCheckpoint(dir);
   if (!path.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
   TF_ASSIGN_OR_RETURN(CheckpointState state, ReadCheckpoint(*path));
-  return NewestCheckpoint{*path, std::move(state)};
+  return Run::NewestCheckpoint{*path, std::move(state)};
 }
 
 template <typename T>
@@ -96,10 +93,14 @@ Run::Run(const LatePhase& late_phase, int threads, Settings settings)
       swa_(late_phase.swa_target()),
       saved_(late_phase.saved()),
       settings_(late_phase.Text()),
-      threads_(threads) {
+      threads_(threads),
+      dtype_(late_phase.dtype()),
+      workers_(late_phase.workers()),
+      stop_feed_(late_phase.stop_feed()),
+      stop_fetch_(late_phase.stop_fetch()) {
   settings_.insert(settings_.end(), settings.begin(), settings.end());
   for (const auto& variable : saved_) {
-    settings_.emplace_back(variable.name, TypeText(variable.dtype, variable.shape));
+    settings_.emplace_back(variable.name, TypeText(variable.dtype, variable.joint_shape));
   }
 }
 
@@ -112,7 +113,9 @@ absl::StatusOr<std::unique_ptr<Run>> Run::Create(const LatePhase& late_phase, in
   if (late_phase.train_target().empty()) {
     return absl::FailedPreconditionError("Minimize must be called before a run is created");
   }
-  TF_ASSIGN_OR_RETURN(std::unique_ptr<tensorflow::Session> session, OpenSession(threads));
+  Workers* const workers = late_phase.workers();
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<tensorflow::Session> session,
+                      workers == nullptr ? OpenSession(threads) : workers->OpenSession());
   TF_RETURN_IF_ERROR(session->Create(graph));
   std::unique_ptr<Run> run(new Run(late_phase, threads, settings));
   run->session_ = std::move(session);
@@ -148,7 +151,8 @@ void Run::ReleaseTrainCall() {
 
 absl::StatusOr<tensorflow::Session::CallableHandle> Run::TrainCallFor(
     const Feeds& feeds, absl::Span<const std::string> fetches) {
-  const bool reports_placement = placement_.empty();
+  // A server's session does not say.
+  const bool reports_placement = placement_.empty() && workers_ == nullptr;
   if (train_call_.has_value() && train_call_->reports_placement == reports_placement &&
       absl::c_equal(train_call_->fetches, fetches) &&
       absl::c_equal(train_call_->feeds, feeds,
@@ -169,8 +173,27 @@ absl::StatusOr<tensorflow::Session::CallableHandle> Run::TrainCallFor(
   return train_call_.emplace(std::move(call)).handle;
 }
 
-absl::StatusOr<std::vector<Tensor>> Run::Step(const Feeds& feeds,
-                                              absl::Span<const std::string> fetches) {
+absl::Status Run::Explain(const absl::Status& status) const {
+  return workers_ == nullptr ? status : workers_->Explain(status);
+}
+
+Run::Feeds Run::WithStop(const Feeds& feeds) const {
+  Feeds all = feeds;
+  if (stop_feed_.empty()) return all;
+  all.emplace_back(stop_feed_, Filled(dtype_, {}, tells_to_stop_ ? 1 : 0));
+  return all;
+}
+
+std::vector<std::string> Run::WithStop(absl::Span<const std::string> fetches) const {
+  std::vector<std::string> all(fetches.begin(), fetches.end());
+  if (!stop_fetch_.empty()) all.push_back(stop_fetch_);
+  return all;
+}
+
+absl::StatusOr<std::vector<Tensor>> Run::Step(const Feeds& minibatch,
+                                              absl::Span<const std::string> wanted) {
+  const Feeds feeds = WithStop(minibatch);
+  const std::vector<std::string> fetches = WithStop(wanted);
   if (step_ == options_.start && !spawn_.empty()) TF_RETURN_IF_ERROR(Spawn());
   const bool restarts =
       !drop_.empty() && step_ > options_.start && options_.SinceRestart(step_) == 0;
@@ -179,11 +202,15 @@ absl::StatusOr<std::vector<Tensor>> Run::Step(const Feeds& feeds,
   std::vector<Tensor> tensors, outputs;
   for (const auto& [name, tensor] : feeds) tensors.push_back(tensor);
   tensorflow::RunMetadata metadata;
-  TF_RETURN_IF_ERROR(session_->RunCallable(train_call, tensors, &outputs, &metadata));
+  TF_RETURN_IF_ERROR(Explain(session_->RunCallable(train_call, tensors, &outputs, &metadata)));
   for (const auto& graph : metadata.partition_graphs()) {
     for (const auto& node : graph.node()) placement_[node.device()].insert(node.op());
   }
   ++step_;
+  if (!stop_fetch_.empty()) {
+    told_to_stop_ = GetElement(outputs.back(), 0) != 0;
+    outputs.pop_back();
+  }
   const bool sample = !swa_.empty() && step_ >= options_.swa_start &&
                       (step_ - options_.swa_start) % options_.swa_every == 0;
   if (sample) TF_RETURN_IF_ERROR(session_->Run({}, {}, {swa_}, nullptr));
@@ -193,35 +220,54 @@ absl::StatusOr<std::vector<Tensor>> Run::Step(const Feeds& feeds,
 absl::StatusOr<std::vector<Tensor>> Run::Fetch(const Feeds& feeds,
                                                absl::Span<const std::string> fetches) {
   std::vector<Tensor> outputs;
-  TF_RETURN_IF_ERROR(session_->Run(feeds, {fetches.begin(), fetches.end()}, {}, &outputs));
+  TF_RETURN_IF_ERROR(Explain(session_->Run(feeds, {fetches.begin(), fetches.end()}, {}, &outputs)));
   return outputs;
 }
 
-absl::StatusOr<std::vector<Tensor>> Run::Evaluate(WeightSet set, const Feeds& feeds,
-                                                  absl::Span<const std::string> fetches) {
+absl::Status Run::PrepareEvaluation(WeightSet set) {
   const auto last = reestimated_at_.find(set);
   const bool due = last == reestimated_at_.end() || last->second != step_;
   if (reestimate_ && set != WeightSet::kCurrent && due) {
     TF_RETURN_IF_ERROR(reestimate_(this, set));
     reestimated_at_[set] = step_;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Tensor>> Run::Evaluate(WeightSet set, const Feeds& feeds,
+                                                  absl::Span<const std::string> fetches) {
+  TF_RETURN_IF_ERROR(PrepareEvaluation(set));
   return Fetch(feeds, fetches);
 }
 
-absl::Status Run::Save(const std::string& dir) {
+absl::Status Run::SumOverWorkers(absl::Span<double> numbers) {
+  return workers_ == nullptr ? absl::OkStatus() : workers_->Sum(numbers);
+}
+
+absl::StatusOr<CheckpointState> Run::Capture() {
   std::vector<std::string> reads;
   for (const auto& variable : saved_) reads.push_back(variable.read);
   TF_ASSIGN_OR_RETURN(const std::vector<Tensor> values, Fetch({}, reads));
   CheckpointState state{step_, {}, settings_, threads_};
   for (size_t i = 0; i < saved_.size(); ++i) {
-    if (!AllFinite(values[i])) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("`", saved_[i].name,
-                       "` must be finite to be saved. Received: inf or NaN at step ", step_));
-    }
-    state.variables[saved_[i].name] = values[i];
+    Tensor& saved = state.variables[saved_[i].name];
+    saved = values[i];
+    if (saved_[i].joint_shape == saved_[i].shape) continue;
+    TF_ASSIGN_OR_RETURN(saved, JoinRows(values[i], workers_));
   }
-  return WriteCheckpoint(dir, state);
+  return state;
+}
+
+absl::Status Run::Save(const std::string& dir) {
+  TF_ASSIGN_OR_RETURN(const CheckpointState state, Capture());
+  // All workers have the same values here, so all refuse to save, or none.
+  for (const SavedVariable& variable : saved_) {
+    if (AllFinite(state.variables.at(variable.name))) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "`", variable.name, "` must be finite to be saved. Received: inf or NaN at step ", step_));
+  }
+  if (workers_ == nullptr) return WriteCheckpoint(dir, state);
+  return workers_->OfFirst(workers_->first() ? WriteCheckpoint(dir, state) : absl::OkStatus());
 }
 
 absl::Status Run::Assign(const std::map<std::string, Tensor>& variables) {
@@ -264,6 +310,26 @@ void Run::Modernize(CheckpointState* state) const {
   spawned.scalar<int64_t>()() = HasSpawned(*state, options_.start) ? 1 : 0;
   variables[kSpawned] = spawned;
   state->settings.emplace_back(kSpawned, TypeText(spawned.dtype(), spawned.shape()));
+}
+
+absl::StatusOr<Run::NewestCheckpoint> Run::ReadNewest(const std::string& dir) const {
+  const bool alone = workers_ == nullptr;
+  absl::StatusOr<NewestCheckpoint> newest = NewestCheckpoint();
+  if (alone || workers_->first()) newest = ReadNewestIn(dir);
+  if (alone) return newest;
+  TF_RETURN_IF_ERROR(workers_->OfFirst(newest.status()));
+  TF_ASSIGN_OR_RETURN(newest->path, workers_->Broadcast(newest->path));
+  TF_ASSIGN_OR_RETURN(newest->state, FirstState(newest->state, workers_));
+  for (const SavedVariable& variable : saved_) {
+    const auto found = newest->state.variables.find(variable.name);
+    // One of another shape is refused by whoever wants it.
+    if (found == newest->state.variables.end() || variable.joint_shape == variable.shape ||
+        found->second.shape() != variable.joint_shape) {
+      continue;
+    }
+    found->second = OwnRows(found->second, workers_->share());
+  }
+  return newest;
 }
 
 absl::StatusOr<std::string> Run::Restore(const std::string& dir) {

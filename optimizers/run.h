@@ -54,6 +54,13 @@ class Run {
   absl::StatusOr<std::vector<tensorflow::Tensor>> Step(const Feeds& feeds,
                                                        absl::Span<const std::string> fetches = {});
 
+  // Whether this process trains without others.
+  bool alone() const { return workers_ == nullptr; }
+  // With other workers (optimizers/workers.h): makes the next step tell all of them to stop, and
+  // whether the last step told this one to. All are told by the same step.
+  void TellToStop() { tells_to_stop_ = true; }
+  bool told_to_stop() const { return told_to_stop_; }
+
   // Anything else in the graph, such as an evaluation.
   absl::StatusOr<std::vector<tensorflow::Tensor>> Fetch(const Feeds& feeds,
                                                         absl::Span<const std::string> fetches);
@@ -64,15 +71,25 @@ class Run {
   using Reestimate = std::function<absl::Status(Run*, WeightSet)>;
   void OnEvaluation(Reestimate reestimate) { reestimate_ = std::move(reestimate); }
 
+  // Calls OnEvaluation's function if it is due. Evaluate does so too; with other workers all of
+  // them must call it, even one that has nothing to evaluate.
+  [[nodiscard]] absl::Status PrepareEvaluation(WeightSet set);
+
   // Fetches what was built from LatePhase::Read(..., set), after OnEvaluation's function if it is
   // due.
   absl::StatusOr<std::vector<tensorflow::Tensor>> Evaluate(WeightSet set, const Feeds& feeds,
                                                            absl::Span<const std::string> fetches);
 
+  // Replaces numbers, equally many on every worker, by their sums over the workers; alone, leaves
+  // them as they are. So each may compute a part of an evaluation and have zeros for the rest.
+  [[nodiscard]] absl::Status SumOverWorkers(absl::Span<double> numbers);
+
   int64_t step() const { return step_; }
   const LatePhaseOptions& options() const { return options_; }
 
   // Refuses, and writes nothing, if a weight is no longer finite: the last checkpoint stays good.
+  // Of several workers the first one writes, and all return what became of it. The same holds for
+  // reading a checkpoint.
   [[nodiscard]] absl::Status Save(const std::string& dir);
   // Restores the newest checkpoint. Returns a note if results will differ by rounding from those of
   // an uninterrupted run, else an empty string.
@@ -94,8 +111,15 @@ class Run {
   // Every variable that a checkpoint holds.
   const std::vector<SavedVariable>& saved() const { return saved_; }
 
-  // Where the ops of a minibatch run, known after the first Step: device -> op types.
+  // Where the ops of a minibatch run, known after the first Step: device -> op types. Empty with
+  // several workers.
   const std::map<std::string, std::set<std::string>>& placement() const { return placement_; }
+
+  // A checkpoint, and where it is.
+  struct NewestCheckpoint {
+    std::string path;
+    CheckpointState state;
+  };
 
  private:
   Run(const LatePhase& late_phase, int threads, Settings settings);
@@ -111,6 +135,15 @@ class Run {
   [[nodiscard]] absl::StatusOr<tensorflow::Session::CallableHandle> TrainCallFor(
       const Feeds& feeds, absl::Span<const std::string> fetches);
   void ReleaseTrainCall();
+  // An error of the session, in words if other workers are gone.
+  absl::Status Explain(const absl::Status& status) const;
+  // Adds what workers tell each other to the feeds and fetches of a step.
+  Feeds WithStop(const Feeds& feeds) const;
+  std::vector<std::string> WithStop(absl::Span<const std::string> fetches) const;
+  // The state as a checkpoint holds it: the rows of all workers.
+  absl::StatusOr<CheckpointState> Capture();
+  // The newest checkpoint of a folder, with this worker's rows.
+  absl::StatusOr<NewestCheckpoint> ReadNewest(const std::string& dir) const;
   // Spawns the members at T0, if they do not exist yet.
   [[nodiscard]] absl::Status Spawn();
   // Converts what another version wrote to what this one would have written.
@@ -121,6 +154,10 @@ class Run {
   std::vector<SavedVariable> saved_;
   Settings settings_;
   int threads_;
+  tensorflow::DataType dtype_;
+  Workers* workers_;  // null: this process alone
+  std::string stop_feed_, stop_fetch_;
+  bool tells_to_stop_ = false, told_to_stop_ = false;
   int64_t step_ = 0;
   Reestimate reestimate_;
   std::map<WeightSet, int64_t> reestimated_at_;

@@ -17,6 +17,7 @@ struct TrainedWeight {
   bool decays = true;                // under weight decay
   tensorflow::Output handle, value;  // value: what the model reads and is differentiated by
   tensorflow::Output gradient;       // of a minibatch's loss, not clipped; known after Minimize
+  bool gradient_is_row = false;      // of a stack: `gradient` is only the member's row
   tensorflow::TensorShape shape;     // of the variable
   tensorflow::Output average;        // handle; SWA only
   tensorflow::Output sum;            // handle; of gradients accumulated over a cycle

@@ -81,7 +81,7 @@ std::vector<Output> ClipGradients(const GraphContext& graph, const TrainingClock
   for (size_t i = 0; i < gradients.size(); ++i) {
     // In a stack, only the member's row is not zero; only that is summed, so that the norm's
     // rounding does not depend on K.
-    const Output gradient = weights[i].reads_stack
+    const Output gradient = weights[i].reads_stack && !weights[i].gradient_is_row
                                 ? tf_ops::GatherV2(scope, gradients[i], clock.member, 0)
                                 : gradients[i];
     halves.push_back(tf_ops::L2Loss(scope, gradient));  // ½ ‖g‖²
@@ -123,7 +123,7 @@ Operation ApplyRule(const GraphContext& graph, const TrainingClock& clock,
   const bool base = Accumulates(graph, *weight);
   const Output decay = weight->decays ? values.decay : graph.Scalar(0.0);
   // A base update takes the gradient of the whole variable, here a stack of one row.
-  if (base && weight->late_phase && !weight->reads_stack) {
+  if (base && weight->late_phase && (!weight->reads_stack || weight->gradient_is_row)) {
     gradient = tf_ops::ExpandDims(graph.scope, gradient, 0);
   }
   Output sum = weight->handle;

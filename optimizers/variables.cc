@@ -32,6 +32,15 @@ Output Variables::DeclareZero(const std::string& name, tensorflow::DataType dtyp
   return Declare(scope_, name, InitialValue::Zero(dtype, shape), VariableKind::kInternal);
 }
 
+Output Variables::DeclareShare(const std::string& name, tensorflow::DataType dtype,
+                               const TensorShape& joint_shape, const Share& share) {
+  TensorShape own = joint_shape;
+  own.set_dim(0, share.Size(joint_shape.dim_size(0)));
+  const Output handle = Declare(scope_, name, InitialValue::Zero(dtype, own), VariableKind::kState);
+  if (scope_.ok()) saved_.back().joint_shape = joint_shape;
+  return handle;
+}
+
 Output Variables::DeclareCounter(const std::string& name) {
   return Declare(host_, name, InitialValue::Zero(tensorflow::DT_INT64, TensorShape()),
                  VariableKind::kInternal);
@@ -60,7 +69,7 @@ Output Variables::Declare(const tensorflow::Scope& scope, const std::string& nam
   if (!scope.ok()) return Output();
   saved_.push_back({name, read.value.name(), placeholder.output.name(),
                     restore.operation.node()->name(), initial.dtype, initial.shape, kind,
-                    initial.make});
+                    initial.make, initial.shape});
   return handle;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optimizers/initial_value.h"
+#include "optimizers/worker_group.h"
 #include "tensorflow/cc/framework/ops.h"
 #include "tensorflow/cc/framework/scope.h"
 
@@ -29,6 +30,8 @@ struct SavedVariable {
   tensorflow::TensorShape shape;
   VariableKind kind;
   InitialValue::Make initial;  // empty: an operation of Variables::zeros sets it
+  // Its shape in a checkpoint: more rows than here if every worker has a share of them.
+  tensorflow::TensorShape joint_shape;
 };
 
 class Variables {
@@ -41,6 +44,10 @@ class Variables {
                              VariableKind kind);
   tensorflow::Output DeclareZero(const std::string& name, tensorflow::DataType dtype,
                                  const tensorflow::TensorShape& shape);
+  // A state of `joint_shape` that starts at zero, and of which this worker has its share of the
+  // rows.
+  tensorflow::Output DeclareShare(const std::string& name, tensorflow::DataType dtype,
+                                  const tensorflow::TensorShape& joint_shape, const Share& share);
   tensorflow::Output DeclareCounter(const std::string& name);  // int64 [], on the host
 
   const std::vector<SavedVariable>& saved() const { return saved_; }  // in the order of declaration

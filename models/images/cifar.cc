@@ -32,7 +32,7 @@ double MemoryBytes(const CifarOptions& options, const CifarData& data, const Net
   numbers.slots = 1;
   // A BatchEnsemble also keeps the inputs of its factors.
   const double kept = options.batch_ensemble() ? 2 * size.kept : size.kept;
-  numbers.minibatch = kept * options.batch;
+  numbers.minibatch = kept * options.share().Size(options.batch);
   // Everything that was read stays in memory, even images that no split uses.
   const double pixels =
       ImageView(data.images->training).bytes() + 1.0 * ImageView(data.images->test).bytes();
@@ -125,6 +125,9 @@ absl::StatusOr<std::unique_ptr<Cifar>> Cifar::Create(const CifarOptions& options
 }
 
 absl::Status Cifar::Build() {
+  if (const std::string complaint = batches_.Check(options_.share()); !complaint.empty()) {
+    return absl::InvalidArgumentError(complaint);
+  }
   TF_RETURN_IF_ERROR(Plan());
   TF_RETURN_IF_ERROR(BuildTraining());
   for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
@@ -189,25 +192,28 @@ Schedule Cifar::MemberDecay() const {
 
 absl::Status Cifar::BuildTraining() {
   if (!options_.device.empty()) scope_ = scope_.WithDevice("/device:" + options_.device);
-  weights_ = std::make_unique<LatePhase>(scope_, plan_.late_phase, dtype_);
+  weights_ = std::make_unique<LatePhase>(scope_, plan_.late_phase, dtype_, options_.workers);
   const Output pixels = tf_ops::Placeholder(
                    scope_.WithOpName("pixels"), dtype_,
                    tf_ops::Placeholder::Shape({-1, network_.side, network_.side, 3})),
                labels = tf_ops::Placeholder(scope_.WithOpName("labels"), tensorflow::DT_INT32,
                                             tf_ops::Placeholder::Shape({-1}));
   if (!scope_.ok()) return scope_.status();
-  DeclaredWeights declared(weights_.get(), network_, options_.parts, dtype_, options_.seed);
+  DeclaredWeights declared(weights_.get(), network_, options_.parts, dtype_, options_.seed,
+                           options_.joint_batch_norm);
   const ImageNetwork network = BuildImageNetwork(scope_, network_, pixels, &declared);
   if (!scope_.ok()) return scope_.status();
   const ops::SoftmaxCrossEntropy entropy(scope_, network.features, network.kernel, network.bias,
                                          labels);
   const Output loss = tf_ops::Mean(scope_.WithOpName("loss"), entropy.loss, 0);
   if (!scope_.ok()) return scope_.status();
-  const EpochMean epoch(weights_.get(), loss, plan_.steps_per_epoch);
+  const std::vector<Output> joint = weights_->MeanOverWorkers({loss});
+  if (!scope_.ok()) return scope_.status();
+  const EpochMean epoch(weights_.get(), joint[0], plan_.steps_per_epoch);
   DeclareStoredStatistics(declared);
   pixels_ = pixels.node()->name();
   labels_ = labels.node()->name();
-  loss_ = loss.name();
+  loss_ = joint[0].name();
   epoch_loss_ = epoch.mean.name();
 
   const UpdateRule sgd =
@@ -241,8 +247,10 @@ absl::StatusOr<std::unique_ptr<Run>> Cifar::MakeRun(int threads) {
 }
 
 absl::StatusOr<Run::Feeds> Cifar::Batch(int64_t t) {
-  const auto [pixels, labels] = FilledTensors(dtype_, batches_.Size(t), network_.side,
-                                              [&](auto* p, int32_t* l) { batches_.Fill(t, p, l); });
+  const Share share = options_.share();
+  const auto [pixels, labels] =
+      FilledTensors(dtype_, share.Size(batches_.Size(t)), network_.side,
+                    [&](auto* p, int32_t* l) { batches_.Fill(t, p, l, share); });
   return Run::Feeds{{pixels_, pixels}, {labels_, labels}};
 }
 

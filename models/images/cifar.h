@@ -54,6 +54,9 @@ struct CifarOptions : Recipe {
   // the members' maps (AffineNorm); "reestimated" is like "mean", but re-estimates the statistics
   // for the averaged weights. Those of SWA are always re-estimated.
   std::string batch_norm_collapse = "mean";
+  // With several workers: BatchNorm's statistics in training are those of the whole minibatch,
+  // instead of each worker's share. Exact and slow.
+  bool joint_batch_norm = false;
 
   bool batch_ensemble() const { return model == "batch-ensemble"; }
 };
@@ -119,7 +122,8 @@ class Cifar : public Task {
  private:
   // A BatchNorm whose statistics are estimated from minibatches.
   struct Estimated {
-    std::string name;            // of the BatchNorm
+    std::string name;  // of the BatchNorm
+    int64_t channels;
     std::string mean, variance;  // outputs
   };
   // The network with one set of weights: what is fed, and what is fetched.

@@ -76,8 +76,8 @@ Cifar::EvaluatedNetwork Cifar::BuildEvaluation(WeightSet set) {
     if (!scope_.ok()) return "";
     if (statistics == Statistics::kMinibatch) {
       for (const auto& estimate : weights.estimates()) {
-        built.norms.push_back(
-            {estimate.batch_norm, estimate.mean.name(), estimate.variance.name()});
+        built.norms.push_back({estimate.batch_norm, estimate.channels, estimate.mean.name(),
+                               estimate.variance.name()});
       }
     }
     const Output result = tf_ops::BiasAdd(
@@ -127,34 +127,40 @@ void Cifar::BuildTrialWeights() {
 }
 
 // One pass over the training images, in the minibatches of the first epoch, weighted by their size.
+// The minibatches are dealt out to the workers.
 absl::StatusOr<std::vector<Tensor>> Cifar::Estimate(Run* run, WeightSet set) {
   TrainingBatches batches(data_->training, data_->statistics, options_.augmentation, options_.batch,
                           options_.seed);
   const EvaluatedNetwork& network = networks_.at(set);
   std::vector<std::string> fetches;
+  int64_t numbers = 0;
   for (const Estimated& norm : network.norms) {
     fetches.insert(fetches.end(), {norm.mean, norm.variance});
+    numbers += 2 * norm.channels;
   }
   const Tensor member = Zeros(tensorflow::DT_INT32, {});
-  std::vector<std::vector<double>> sums(fetches.size());
+  std::vector<double> sums(numbers);  // of all statistics in a row
   for (int64_t t = 0; t < batches.steps_per_epoch(); ++t) {
+    if (!options_.share().Has(t)) continue;
     const auto [pixels, labels] =
         FilledTensors(dtype_, batches.Size(t), network_.side,
                       [&](auto* p, int32_t* l) { batches.Fill(t, p, l); });
     TF_ASSIGN_OR_RETURN(const std::vector<Tensor> outputs,
                         run->Fetch({{network.pixels, pixels}, {network.member, member}}, fetches));
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      sums[i].resize(outputs[i].NumElements());
-      for (size_t j = 0; j < sums[i].size(); ++j) {
-        sums[i][j] += GetElement(outputs[i], j) * batches.Size(t);
+    double* sum = sums.data();
+    for (const Tensor& output : outputs) {
+      for (int64_t j = 0; j < output.NumElements(); ++j) {
+        *sum++ += GetElement(output, j) * batches.Size(t);
       }
     }
   }
+  TF_RETURN_IF_ERROR(run->SumOverWorkers(absl::MakeSpan(sums)));
   std::vector<Tensor> statistics;
-  for (const std::vector<double>& sum : sums) {
-    Tensor mean(dtype_, TensorShape({1, static_cast<int64_t>(sum.size())}));
-    for (size_t j = 0; j < sum.size(); ++j) {
-      SetElement(&mean, j, sum[j] / data_->training.count);
+  const double* sum = sums.data();
+  for (size_t i = 0; i < fetches.size(); ++i) {
+    Tensor mean(dtype_, TensorShape({1, network.norms[i / 2].channels}));
+    for (int64_t j = 0; j < mean.NumElements(); ++j) {
+      SetElement(&mean, j, *sum++ / data_->training.count);
     }
     statistics.push_back(mean);
   }
@@ -240,7 +246,9 @@ absl::StatusOr<Probabilities> Cifar::PredictByOne(Run* run, const ImageView& ima
   Tensor which(tensorflow::DT_INT32, {});
   which.scalar<int32_t>()() = how.member;
   Probabilities probabilities(images.count * classes);
+  TF_RETURN_IF_ERROR(run->PrepareEvaluation(how.set));
   for (int64_t begin = 0; begin < images.count; begin += kEvaluated) {
+    if (!options_.share().Has(begin / kEvaluated)) continue;
     const int64_t count = std::min(kEvaluated, images.count - begin);
     const auto [pixels, labels] = FilledTensors(
         dtype_, count, images.side,
@@ -259,6 +267,7 @@ absl::StatusOr<Probabilities> Cifar::PredictByOne(Run* run, const ImageView& ima
       Softmax(row, classes, row);
     }
   }
+  TF_RETURN_IF_ERROR(run->SumOverWorkers(absl::MakeSpan(probabilities)));
   return probabilities;
 }
 

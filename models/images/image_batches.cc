@@ -145,17 +145,32 @@ const std::vector<int64_t>& TrainingBatches::Order(int64_t epoch) {
   return order_;
 }
 
+std::string TrainingBatches::Check(const Share& share) const {
+  std::string complaint = CheckShares(share, "batch", std::min(batch_, images_.count));
+  if (!complaint.empty()) return complaint;
+  const int64_t last = Size(steps_per_epoch() - 1);
+  if (last % share.workers == 0) return "";
+  return "an epoch's last minibatch must be a multiple of " + std::to_string(share.workers) +
+         " images, the workers, so that all have equal shares; choose `train_images` or `batch` "
+         "accordingly. Received: " +
+         std::to_string(last) + " of train_images=" + std::to_string(images_.count) +
+         " with batch=" + std::to_string(batch_);
+}
+
 template <typename T>
-void TrainingBatches::Fill(int64_t t, T* pixels, int32_t* labels) {
+void TrainingBatches::Fill(int64_t t, T* pixels, int32_t* labels, const Share& share) {
   const Normalisation<T> normalisation(statistics_);
   const int64_t side = images_.side, image_values = side * side * 3;
   const int64_t* chosen = &Order(t / steps_per_epoch())[t % steps_per_epoch() * batch_];
   std::mt19937_64 engine = MakeEngine(Draws::kAugmentation, seed_, t);
-  for (int64_t i = 0; i < Size(t); ++i) {
+  const int64_t begin = share.Begin(Size(t)), end = begin + share.Size(Size(t));
+  for (int64_t i = 0; i < end; ++i) {
+    // An image is varied in the same way whoever has it.
     const Variation variation(augmentation_, side, &engine);
-    Vary(&images_.pixels[chosen[i] * image_values], side, normalisation, variation,
-         pixels + i * image_values);
-    labels[i] = images_.labels[chosen[i]];
+    if (i < begin) continue;
+    Vary(&images_.pixels[chosen[i] * image_values], side, normalisation, variation, pixels);
+    pixels += image_values;
+    *labels++ = images_.labels[chosen[i]];
   }
 }
 
@@ -163,7 +178,7 @@ template void FillImages(const ImageView&, const ChannelStatistics&, int64_t, in
                          int32_t*);
 template void FillImages(const ImageView&, const ChannelStatistics&, int64_t, int64_t, double*,
                          int32_t*);
-template void TrainingBatches::Fill(int64_t, float*, int32_t*);
-template void TrainingBatches::Fill(int64_t, double*, int32_t*);
+template void TrainingBatches::Fill(int64_t, float*, int32_t*, const Share&);
+template void TrainingBatches::Fill(int64_t, double*, int32_t*, const Share&);
 
 }  // namespace late_phase

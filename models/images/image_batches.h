@@ -4,9 +4,11 @@
 #define LATE_PHASE_MODELS_IMAGES_IMAGE_BATCHES_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "models/images/labelled_images.h"
+#include "optimizers/worker_group.h"
 
 namespace late_phase {
 
@@ -48,10 +50,13 @@ class TrainingBatches {
   // Images of minibatch t. REQUIRES: t >= 0.
   int64_t Size(int64_t t) const;
 
-  // pixels: [Size(t), side, side, 3], written. labels: [Size(t)], written. T: float or double.
-  // REQUIRES: t >= 0.
+  // An error message, or an empty string: the minibatches must divide evenly.
+  [[nodiscard]] std::string Check(const Share& share) const;
+
+  // pixels: [n, side, side, 3], written. labels: [n], written. n is the share's part of Size(t).
+  // T: float or double. REQUIRES: t >= 0.
   template <typename T>
-  void Fill(int64_t t, T* pixels, int32_t* labels);
+  void Fill(int64_t t, T* pixels, int32_t* labels, const Share& share = Share());
 
  private:
   const std::vector<int64_t>& Order(int64_t epoch);

@@ -133,10 +133,11 @@ std::string TrainingStreams::Cut(const TextSplit& text, const Vocabulary& vocabu
   return "";
 }
 
-void TrainingStreams::Fill(int64_t chunk, int32_t* tokens, int32_t* labels) const {
+void TrainingStreams::Fill(int64_t chunk, int64_t begin, int64_t count, int32_t* tokens,
+                           int32_t* labels) const {
   const uint8_t* start = text_.bytes + chunk * time_;
   for (int64_t t = 0; t < time_; ++t) {
-    for (int64_t stream = 0; stream < batch_; ++stream) {
+    for (int64_t stream = begin; stream < begin + count; ++stream) {
       const uint8_t* character = start + stream * length_ + t;
       *tokens++ = vocabulary_.Token(character[0]);
       *labels++ = vocabulary_.Token(character[1]);

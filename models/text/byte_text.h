@@ -86,7 +86,12 @@ class TrainingStreams {
 
   // tokens: [time, batch], written. labels: [time·batch], written: the next character's token, in
   // the same order. REQUIRES: 0 <= chunk < chunks().
-  void Fill(int64_t chunk, int32_t* tokens, int32_t* labels) const;
+  void Fill(int64_t chunk, int32_t* tokens, int32_t* labels) const {
+    Fill(chunk, 0, batch_, tokens, labels);
+  }
+  // Of streams [begin, begin + count) only. tokens: [time, count]. REQUIRES: they are among the
+  // batch.
+  void Fill(int64_t chunk, int64_t begin, int64_t count, int32_t* tokens, int32_t* labels) const;
 
  private:
   TextSplit text_;

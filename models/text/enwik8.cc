@@ -70,8 +70,8 @@ double MemoryBytes(const Enwik8Options& options, const CharLstmOptions& network,
     (weight.late_phase ? numbers.members : numbers.base) += size;
   }
   numbers.slots = 2;
-  numbers.minibatch = 6.0 * options.sequence * options.batch * options.units +
-                      2.0 * options.sequence * options.batch * network.vocabulary;
+  const double characters = 1.0 * options.sequence * options.share().Size(options.batch);
+  numbers.minibatch = 6 * characters * options.units + 2 * characters * network.vocabulary;
   // The text is mapped, so its pages can be evicted when memory is short.
   return TrainingBytes(numbers, late_phase, options.dtype == "float64" ? 8 : 4, 0);
 }
@@ -93,6 +93,17 @@ int32_t NextToken(const Tensor& logits, double temperature, std::mt19937_64* eng
   return next;
 }
 
+// Columns [begin, begin + count) of the first `rows` rows of a matrix [rows, width].
+Tensor Columns(const std::vector<int32_t>& matrix, int64_t rows, int64_t width, int64_t begin,
+               int64_t count) {
+  Tensor columns(tensorflow::DT_INT32, {rows, count});
+  int32_t* to = columns.flat<int32_t>().data();
+  for (int64_t row = 0; row < rows; ++row, to += count) {
+    std::copy_n(&matrix[row * width + begin], count, to);
+  }
+  return columns;
+}
+
 // The status of a core, which reports errors as text.
 absl::Status ToStatus(const std::string& complaint) {
   return complaint.empty() ? absl::OkStatus() : absl::InvalidArgumentError(complaint);
@@ -110,6 +121,7 @@ Enwik8::Enwik8(const Enwik8Options& options, const Vocabulary& vocabulary, const
 
 absl::StatusOr<std::unique_ptr<Enwik8>> Enwik8::Create(const Enwik8Options& options,
                                                        const ByteText* text) {
+  TF_RETURN_IF_ERROR(ToStatus(CheckShares(options.share(), "batch", options.batch)));
   std::unique_ptr<Enwik8> task(new Enwik8(options, text->vocabulary(), text));
   TrainingStreams& streams = task->streams_;
   TF_RETURN_IF_ERROR(
@@ -143,7 +155,7 @@ absl::StatusOr<std::unique_ptr<Enwik8>> Enwik8::CreateWithoutText(const Enwik8Op
 absl::Status Enwik8::Build(int64_t steps_per_epoch) {
   TF_RETURN_IF_ERROR(Plan(steps_per_epoch));
   if (!options_.device.empty()) scope_ = scope_.WithDevice("/device:" + options_.device);
-  weights_ = std::make_unique<LatePhase>(scope_, plan_.late_phase, dtype_);
+  weights_ = std::make_unique<LatePhase>(scope_, plan_.late_phase, dtype_, options_.workers);
   TF_RETURN_IF_ERROR(BuildTraining());
   for (const WeightSet set : {WeightSet::kCurrent, WeightSet::kCollapsed, WeightSet::kSwa}) {
     if (set == WeightSet::kSwa && plan_.late_phase.swa_start < 0) continue;
@@ -195,9 +207,9 @@ absl::Status Enwik8::BuildTraining() {
   const Output length = tf_ops::Const(scope_, plan_.steps_per_epoch);
   const auto fresh = tf_ops::Equal(scope_, tf_ops::FloorMod(scope_, weights_->step(), length),
                                    tf_ops::Const<int64_t>(scope_, 0));
-  const InitialValue zero = InitialValue::Zero(dtype_, {options_.batch, options_.units});
-  const Output state_h = weights_->AddState("state_h", zero),
-               state_c = weights_->AddState("state_c", zero);
+  const TensorShape state({options_.batch, options_.units});
+  const Output state_h = weights_->AddDividedState("state_h", dtype_, state),
+               state_c = weights_->AddDividedState("state_c", dtype_, state);
   if (!scope_.ok()) return scope_.status();
   const auto before_h = tf_ops::ReadVariableOp(scope_, state_h, dtype_),
              before_c = tf_ops::ReadVariableOp(scope_, state_c, dtype_);
@@ -208,7 +220,7 @@ absl::Status Enwik8::BuildTraining() {
     return tf_ops::AssignVariableOp(scope_, state, value).operation;
   };
 
-  const TensorShape chunk({options_.sequence, options_.batch});
+  const TensorShape chunk({options_.sequence, options_.share().Size(options_.batch)});
   auto fed = [&](const char* name) {
     return tf_ops::Placeholder(scope_.WithOpName(name), tensorflow::DT_INT32,
                                tf_ops::Placeholder::Shape(chunk));
@@ -218,10 +230,12 @@ absl::Status Enwik8::BuildTraining() {
                          carried(before_h), carried(before_c), /*is_training=*/true);
   const Output loss = tf_ops::Mean(scope_.WithOpName("loss"), network.losses, 0);
   if (!scope_.ok()) return scope_.status();
-  const EpochMean epoch(weights_.get(), loss, plan_.steps_per_epoch);
+  const std::vector<Output> joint = weights_->MeanOverWorkers({loss});
+  if (!scope_.ok()) return scope_.status();
+  const EpochMean epoch(weights_.get(), joint[0], plan_.steps_per_epoch);
   tokens_ = tokens.node()->name();
   labels_ = labels.node()->name();
-  loss_ = loss.name();
+  loss_ = joint[0].name();
   epoch_loss_ = epoch.mean.name();
   carried_ = {{before_h.value.name(), network.final_h.name()},
               {before_c.value.name(), network.final_c.name()}};
@@ -243,9 +257,11 @@ absl::StatusOr<std::unique_ptr<Run>> Enwik8::MakeRun(int threads) {
 }
 
 absl::StatusOr<Run::Feeds> Enwik8::Batch(int64_t t) {
-  const TensorShape shape({options_.sequence, options_.batch});
+  const Share share = options_.share();
+  const int64_t begin = share.Begin(options_.batch), count = share.Size(options_.batch);
+  const TensorShape shape({options_.sequence, count});
   Tensor tokens(tensorflow::DT_INT32, shape), labels(tensorflow::DT_INT32, shape);
-  streams_.Fill(t % plan_.steps_per_epoch, tokens.flat<int32_t>().data(),
+  streams_.Fill(t % plan_.steps_per_epoch, begin, count, tokens.flat<int32_t>().data(),
                 labels.flat<int32_t>().data());
   return Run::Feeds{{tokens_, tokens}, {labels_, labels}};
 }
@@ -270,20 +286,31 @@ absl::StatusOr<std::vector<double>> Enwik8::Losses(Run* run, Split split, Weight
   TF_RETURN_IF_ERROR(
       ToStatus(streams.Cut(split == Split::kTest ? text_->test() : text_->validation(), vocabulary_,
                            options_.batch, options_.sequence)));
-  TextInference::State state = inference->Start(streams.streams());
-  const auto valid = std::make_unique<bool[]>(options_.sequence * streams.streams());
+  // Each worker evaluates some of the streams, whose losses depend on no other stream.
+  const Share share = options_.share();
+  const int64_t S = streams.streams(), begin = S * share.task / share.workers,
+                count = S * (share.task + 1) / share.workers - begin;
+  TextInference::State state = inference->Start(count);
+  const auto valid = std::make_unique<bool[]>(options_.sequence * S);
+  std::vector<int32_t> tokens(options_.sequence * S), labels(options_.sequence * S);
   std::vector<double> losses;
   losses.reserve(streams.predictions());
   for (int64_t chunk = 0; chunk < streams.chunks(); ++chunk) {
-    const TensorShape shape({streams.Steps(chunk), streams.streams()});
-    Tensor tokens(tensorflow::DT_INT32, shape), labels(tensorflow::DT_INT32, shape);
-    streams.Fill(chunk, tokens.flat<int32_t>().data(), labels.flat<int32_t>().data(), valid.get());
-    TF_ASSIGN_OR_RETURN(const Tensor of_chunk,
-                        inference->Losses(run, tokens, labels, member, &state));
-    for (int64_t i = 0; i < labels.NumElements(); ++i) {
-      if (valid[i]) losses.push_back(GetElement(of_chunk, i));
+    streams.Fill(chunk, tokens.data(), labels.data(), valid.get());
+    const int64_t steps = streams.Steps(chunk);
+    Tensor own;  // [steps·count]
+    if (count > 0) {
+      TF_ASSIGN_OR_RETURN(
+          own, inference->Losses(run, Columns(tokens, steps, S, begin, count),
+                                 Columns(labels, steps, S, begin, count), member, &state));
+    }
+    for (int64_t i = 0; i < steps * S; ++i) {
+      const int64_t column = i % S - begin;
+      const bool has = column >= 0 && column < count;
+      if (valid[i]) losses.push_back(has ? GetElement(own, i / S * count + column) : 0);
     }
   }
+  TF_RETURN_IF_ERROR(run->SumOverWorkers(absl::MakeSpan(losses)));
   return losses;
 }
 

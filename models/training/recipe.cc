@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "optimizers/workers.h"
 #include "tensorflow/core/platform/errors.h"
 
 namespace late_phase {
@@ -47,6 +48,8 @@ AtT0 Recipe::at_t0() const {
   const Control* control = ControlIn(model);
   return control == nullptr ? AtT0::kNothing : control->at_t0;
 }
+
+Share Recipe::share() const { return workers == nullptr ? Share() : workers->share(); }
 
 bool Recipe::IsNetwork(const std::string& network) const {
   const Control* control = ControlIn(model);

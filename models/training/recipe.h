@@ -7,8 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "optimizers/late_phase_options.h"
+#include "optimizers/worker_group.h"
 
 namespace late_phase {
+
+class Workers;
 
 // What changes at T0. All but kMembers are controls: each does to a plain network part of what
 // the late phase does, so that the difference is what the members add.
@@ -43,11 +46,15 @@ struct Recipe {
   int64_t seed = 0;
   std::string dtype = "float32";  // or float64
   std::string device;             // "GPU:0"; empty: the CPU
+  // Those that train together (optimizers/workers.h), which must outlive the task; null: this
+  // process alone. Minibatches are divided among them, and all that they are is the joint one's.
+  Workers* workers = nullptr;
 
   AtT0 at_t0() const;
   bool late_phase() const { return at_t0() == AtT0::kMembers; }
   // Whether the model is this network, or a control of it.
   bool IsNetwork(const std::string& network) const;
+  Share share() const;  // this worker's, of every minibatch
 };
 
 // The recipe in minibatches, which depend on the data's size.

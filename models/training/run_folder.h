@@ -23,6 +23,8 @@ class RunFolder {
   // Opens the folder, creating it if necessary, for a run that resumes after `step`
   // minibatches: lines of later steps, left by a process that was killed, are dropped.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const std::string& path, int64_t step);
+  // Of a worker that writes nothing: whatever it logs is dropped.
+  static std::unique_ptr<RunFolder> Nowhere();
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -40,7 +42,7 @@ class RunFolder {
   // {"kind": "members", …, metrics}, of models/training/member_metrics.h
   [[nodiscard]] absl::Status LogMembers(int64_t step, double epoch, const Metrics& metrics);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  // empty: nowhere
   std::string checkpoints() const { return path_ + "/checkpoint"; }
   // Seconds of training before this process, from the last line that was kept.
   double earlier_seconds() const { return earlier_seconds_; }

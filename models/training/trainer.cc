@@ -46,7 +46,7 @@ class Training {
     TF_RETURN_IF_ERROR(Fork());
     bool stopped = false;
     while (run_->step() < options_.steps) {
-      stopped = options_.stop && options_.stop();
+      stopped = Stops();
       if (stopped) break;
       TF_RETURN_IF_ERROR(Step());
       if (run_->step() % options_.log_every == 0 || Last()) TF_RETURN_IF_ERROR(Log());
@@ -62,6 +62,14 @@ class Training {
   }
 
  private:
+  // Several workers stop after the same step, whichever of them was asked.
+  bool Stops() {
+    const bool asked = options_.stop && options_.stop();
+    if (run_->alone()) return asked;
+    if (asked) run_->TellToStop();
+    return run_->told_to_stop();
+  }
+
   double Epoch() const { return static_cast<double>(run_->step()) / task_->steps_per_epoch(); }
   bool Last() const { return run_->step() == options_.steps; }
   // The trained model is left for the caller to evaluate, on every split.
@@ -76,6 +84,7 @@ class Training {
   }
 
   absl::Status NotFinite(absl::string_view what) const {
+    if (folder_->path().empty()) return absl::OutOfRangeError(what);
     return absl::OutOfRangeError(absl::StrCat(
         what, ". The last good checkpoint is ",
         LatestCheckpoint(folder_->checkpoints()).value_or("(none)"), ". ", options_.advice));

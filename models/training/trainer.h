@@ -97,7 +97,7 @@ struct TrainOptions {
   int64_t fork_at = -1;
   std::function<void()> forked;  // called when it has been written
   std::string advice;            // ends the message about a loss that is not finite
-  std::function<bool()> stop;    // asked after every minibatch
+  std::function<bool()> stop;    // asked after every minibatch; of several workers any may say so
   std::function<void(const TrainProgress&)> progress;
 };
 

@@ -1,8 +1,7 @@
 """train: one run directly, several through the scheduler; then the table and the plots."""
 
-import sys
-
-from late_phase_cli import interrupt, locations, program, results, scheduler
+from late_phase_cli import interrupt, local_workers, locations, program, results, scheduler
+from late_phase_cli.training_output import say
 
 
 def train(arguments):
@@ -10,6 +9,8 @@ def train(arguments):
     for message in list(messages):
         if "plan" in message:
             status, messages = train_plan(message["plan"])
+        elif "local_workers" in message:
+            status, messages = local_workers.run(arguments, message["local_workers"])
     for message in messages:
         if "finished" in message:
             results.show(message["finished"], message["folder"])
@@ -49,7 +50,3 @@ def train_plan(plan):
 def test_metrics(job):
     """What is printed about a finished run: "test 2.3210 bpc, with SWA 2.3180 bpc"."""
     return job.last_words().removeprefix(f"{job.name}: ")
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)

@@ -59,9 +59,9 @@ struct Case {
 
 // The graph and its session.
 struct Problem {
-  explicit Problem(const Case& c)
+  explicit Problem(const Case& c, Workers* workers = nullptr)
       : scope(tensorflow::Scope::NewRootScope()),
-        late_phase(scope, c.options, tensorflow::DT_DOUBLE) {
+        late_phase(scope, c.options, tensorflow::DT_DOUBLE, workers) {
     std::mt19937_64 engine(1);
     theta0 = Random(&engine, 0.5, 1.5);
     phi0 = Random(&engine, 0.5, 1.5);

@@ -155,6 +155,8 @@ def mean_of(sets):
 class Reference:
     """Algorithm 1 on the network, step by step, in float64."""
 
+    statistics = Minibatch  # of training
+
     def __init__(self, weights, images, gamma, rate):
         self.images, self.gamma, self.rate, self.t = images, gamma, rate, 0
         self.theta = {name: tf.constant(weights[name], tf.float64) for name in BASE}
@@ -199,7 +201,7 @@ class Reference:
         late = self.t >= T0
         k = (self.t - T0) % MEMBERS if late else 0
         pixels, labels = self.images.minibatch(self.t)
-        weights, minibatch = {**self.theta, **self.members[k]}, Minibatch()
+        weights, minibatch = {**self.theta, **self.members[k]}, self.statistics()
         with tf.GradientTape() as tape:
             tape.watch(weights)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(

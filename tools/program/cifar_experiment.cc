@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/program/digest.h"
 #include "tools/program/image_evaluation.h"
 #include "tools/program/session.h"
 
@@ -102,6 +103,10 @@ SettingList TrainingSettings(CifarOptions* o) {
                       "\"affine\" mean of their outputs, \"reestimated\" mean of weights with "
                       "statistics re-estimated, as SWA's always are",
                       {"mean", "affine", "reestimated"}, &o->batch_norm_collapse)),
+      Boolean("joint_batch_norm",
+              "with several workers, BatchNorm's statistics in training are those of the whole "
+              "minibatch instead of each worker's share: exact, and slow",
+              &o->joint_batch_norm),
   };
 }
 
@@ -134,6 +139,18 @@ std::unique_ptr<Task> CifarExperiment::MakeTask() const {
 Evaluation CifarExperiment::Evaluate(const std::vector<EvaluatedRun>& runs,
                                      const EvaluationOptions& options) const {
   return EvaluateImages(runs, options);
+}
+
+std::string CifarExperiment::DataDigest() const {
+  Digest digest;
+  for (const ImageView& images : {data_->training, data_->validation, data_->test}) {
+    digest.Add(images.pixels, images.bytes());
+    for (int64_t i = 0; i < images.count; ++i) {
+      const auto label = static_cast<uint8_t>(images.labels[i]);
+      digest.Add(&label, 1);
+    }
+  }
+  return digest.Text();
 }
 
 std::string CifarExperiment::Advice() const {

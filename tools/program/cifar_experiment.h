@@ -19,6 +19,7 @@ class CifarExperiment : public Experiment {
   std::unique_ptr<Experiment> Copy() const override;
   void OpenData(const std::string& path, DataFiles* files) override;
   std::unique_ptr<Task> MakeTask() const override;
+  std::string DataDigest() const override;
   Evaluation Evaluate(const std::vector<EvaluatedRun>& runs,
                       const EvaluationOptions& options) const override;
   bool ClassifiesImages() const override { return true; }

@@ -23,6 +23,10 @@
 //       "finished": BOOL, "ready": BOOL, "arguments": [ARGUMENT]}. One that is not ready starts
 //       once the run in `fork_from` has forked or finished. "collect" are the arguments of the last
 //       start, which writes the results of all; "resume" is the command that resumes the plan.
+//   {"local_workers": {"count": N, "folder": DIR, "threads": N}}
+//       The command is to be started N times at once, as so many workers on this machine: with its
+//       own arguments, and --threads, --workers and --task after them. The program has checked it,
+//       and ends.
 //   {"forked": DIR}                                     the state to fork from is in DIR/fork
 //   {"progress": {"done": SHARE, "text": TEXT}}         how far a training is, once in a while
 #ifndef LATE_PHASE_TOOLS_PROGRAM_DRIVER_H_

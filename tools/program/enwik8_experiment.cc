@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/program/digest.h"
 #include "tools/program/driver.h"
 #include "tools/program/session.h"
 
@@ -81,6 +82,14 @@ std::unique_ptr<Task> Enwik8Experiment::MakeTask() const {
 std::unique_ptr<Enwik8> Enwik8Experiment::MakeTaskWithoutText(
     const std::string& checkpoints) const {
   return Require(Enwik8::CreateWithoutText(options_, checkpoints));
+}
+
+std::string Enwik8Experiment::DataDigest() const {
+  Digest digest;
+  for (const TextSplit& split : {text_->training(), text_->validation(), text_->test()}) {
+    digest.Add(split.bytes, split.characters);
+  }
+  return digest.Text();
 }
 
 std::string Enwik8Experiment::Advice() const {

@@ -18,6 +18,7 @@ class Enwik8Experiment : public Experiment {
   std::unique_ptr<Experiment> Copy() const override;
   void OpenData(const std::string& path, DataFiles* files) override;
   std::unique_ptr<Task> MakeTask() const override;
+  std::string DataDigest() const override;
   std::string Advice() const override;
 
   // A task for a run's checkpoint without the text, for sampling only.

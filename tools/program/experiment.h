@@ -55,6 +55,8 @@ class Experiment {
   // experiment, or a copy of it, exists.
   virtual void OpenData(const std::string& path, DataFiles* files) = 0;
   virtual std::unique_ptr<Task> MakeTask() const = 0;
+  // A text that differs for other data, once they are open.
+  virtual std::string DataDigest() const = 0;
 
   // Evaluates trained runs of this experiment. The default implementation computes the task's own
   // metrics for every requested weight set. Throws UsageError for what the user can fix, before

@@ -73,6 +73,11 @@ FinishFirst::~FinishFirst() {
   EndNow(-1);
 }
 
+void EndAsInterrupted() {
+  std::fflush(nullptr);
+  EndNow(-1);
+}
+
 bool Interrupted() { return interrupted.load() != 0; }
 
 }  // namespace late_phase

@@ -28,6 +28,10 @@ class FinishFirst {
   const int exceptions_;  // an error in the meantime is for the caller to report
 };
 
+// Ends the program as an interrupted one ends, on behalf of another process that a signal has
+// reached. Nothing may be left to finish.
+[[noreturn]] void EndAsInterrupted();
+
 // Whether a signal has arrived, for work that should then finish early.
 bool Interrupted();
 

@@ -20,6 +20,12 @@ void Require(const absl::Status& status) {
   if (status.ok()) return;
   const std::string text(status.message());
   if (absl::IsInvalidArgument(status) || absl::IsNotFound(status)) throw UsageError(text);
+  if (absl::IsAborted(status)) {  // by the loss of other workers (optimizers/workers.h)
+    throw std::runtime_error(
+        text +
+        ". Nothing has been saved since the last checkpoint. To resume from it, start every worker "
+        "again with --resume.");
+  }
   throw std::runtime_error(text);
 }
 

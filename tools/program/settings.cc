@@ -97,16 +97,26 @@ std::string Suggestion(const std::string& name, const SettingList& settings) {
 }
 
 // `whose` settings they are, for messages.
-toml::table ReadTable(const std::string& path, const std::string& whose) {
+toml::table ParseTable(const std::string& text, const std::string& path, const std::string& whose) {
   try {
-    return toml::parse(ReadFile(path));
+    return toml::parse(text);
   } catch (const toml::parse_error& error) {
     throw UsageError("the settings of " + whose + " must be a TOML file: line " +
                      std::to_string(error.source().begin.line) + ": " +
                      std::string(error.description()) + ". Received: " + path);
+  }
+}
+
+std::string ReadTomlFile(const std::string& path) {
+  try {
+    return ReadFile(path);
   } catch (const std::exception& error) {
     throw UsageError(error.what());
   }
+}
+
+toml::table ReadTable(const std::string& path, const std::string& whose) {
+  return ParseTable(ReadTomlFile(path), path, whose);
 }
 
 // `both`: the file has its name of today, too.
@@ -267,7 +277,12 @@ void Assign(const Setting& setting, const std::string& text, const std::string& 
 
 void ReadSettings(const std::string& path, const std::string& program,
                   const SettingList& settings) {
-  const toml::table table = ReadTable(path, program);
+  ReadSettingsText(ReadTomlFile(path), path, program, settings);
+}
+
+void ReadSettingsText(const std::string& text, const std::string& path, const std::string& program,
+                      const SettingList& settings) {
+  const toml::table table = ParseTable(text, path, program);
   for (const auto& [key, node] : table) {
     const std::string name(key.str());
     const auto setting = std::find_if(settings.begin(), settings.end(), [&](const Setting& s) {

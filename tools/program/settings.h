@@ -66,6 +66,10 @@ void Assign(const Setting& setting, const std::string& text, const std::string& 
 // program, suggesting the one that may have been meant.
 void ReadSettings(const std::string& path, const std::string& program, const SettingList& settings);
 
+// The same with the file's text; `path` is named in messages.
+void ReadSettingsText(const std::string& text, const std::string& path, const std::string& program,
+                      const SettingList& settings);
+
 // One value of the TOML file, as a flag would give it; UsageError if the file lacks it.
 std::string ReadValue(const std::string& path, const std::string& name);
 

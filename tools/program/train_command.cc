@@ -2,6 +2,7 @@
 // results.json, from which python/late_phase_cli/PROGRAM_table.py and plot.py make the table and
 // the curves.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +32,8 @@
 #include "tools/program/progress_line.h"
 #include "tools/program/runs.h"
 #include "tools/program/session.h"
+#include "tools/program/worker_flags.h"
+#include "tools/program/worker_start.h"
 
 namespace late_phase {
 namespace {
@@ -47,9 +51,29 @@ struct Command {
   bool resume = false, dry_run = false;
   int64_t parallel = 0;        // runs at a time; 0: not given
   bool threads_given = false;  // otherwise the cores are divided among concurrent runs
+  WorkerFlags worker_flags;
+  std::unique_ptr<Workers> workers;  // null: this process trains alone
+
+  // Whether this process reads and writes the run's files.
+  bool first() const { return workers == nullptr || workers->first(); }
 };
 
-Command Parse(const std::string& name, int argc, char** argv) {
+// Refuses a folder that cannot be resumed, or that has something else in it.
+void CheckOut(const Command& command) {
+  if (command.resume) {
+    if (fs::exists(command.out + "/config.toml")) return;
+    throw UsageError("`out` must hold a run to resume, with its config.toml. Received: out=" +
+                     command.out);
+  }
+  if (fs::exists(command.out) && !fs::is_empty(command.out)) {
+    throw UsageError(
+        "`out` must be new or empty, unless the run in it is to be resumed with "
+        "--resume. Received: out=" +
+        command.out);
+  }
+}
+
+Command Parse(const std::string& name, int argc, char** argv, bool* serves) {
   Command command;
   command.experiment = MakeExperiment(name);
   const ExperimentInfo& info = command.experiment->info();
@@ -68,26 +92,26 @@ Command Parse(const std::string& name, int argc, char** argv) {
                  "default: those that start from scratch, as far as cores and memory allow")
       ->check(CLI::Range(1, 1024));
   app.add_option("--only", command.only)->group("");  // of a plan (tools/program/driver.h)
+  AddWorkerFlags(&command.worker_flags, &app);
   AddFlags(settings, &app);
   ParseCommandLine(argc, argv, &app);
   command.threads_given = app.count("--threads") > 0;
   if (command.out.empty()) {
     command.out = "runs/" + name + "-" + fs::path(command.preset).stem().string();
   }
+  if (const std::optional<WorkerGroup> group = NamedWorkers(command.worker_flags)) {
+    *serves = true;
+    command.workers = MeetWorkers(*group, static_cast<int>(command.session.threads),
+                                  TrainCommandName(name) + (command.resume ? " --resume" : ""));
+  }
   const std::string config = command.out + "/config.toml";
+  const std::string text = FromFirst(command.workers.get(), [&] {
+    CheckOut(command);
+    return command.resume ? ReadFile(config) : std::string();
+  });
   if (command.resume) {
-    if (!fs::exists(config)) {
-      throw UsageError("`out` must hold a run to resume, with its config.toml. Received: out=" +
-                       command.out);
-    }
-    ReadSettings(config, name, settings);
+    ReadSettingsText(text, config, name, settings);
   } else {
-    if (fs::exists(command.out) && !fs::is_empty(command.out)) {
-      throw UsageError(
-          "`out` must be new or empty, unless the run in it is to be resumed with "
-          "--resume. Received: out=" +
-          command.out);
-    }
     ReadPreset(name, command.preset, settings);
   }
   ApplyFlags(settings, app);
@@ -149,27 +173,39 @@ bool CanFork(const PlannedRun& planned) {
   return !planned.fork_from.empty() && LatestCheckpoint(ForkFolder(planned)).has_value();
 }
 
+// Says something about a run; of several workers, the first one does.
+template <typename... Args>
+void Say(const Command& command, const Args&... text) {
+  if (command.first()) std::fputs(absl::StrCat(text..., "\n").c_str(), stderr);
+}
+
 // Brings a run to its starting point: its own checkpoint, the state it forks from, or step 0.
-void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Run* run) {
+void Begin(const Command& command, const PlannedRun& planned, const std::string& name,
+           int64_t steps, Run* run) {
   const std::string checkpoints = CheckpointFolder(planned);
-  if (LatestCheckpoint(checkpoints).has_value()) {
+  auto if_there = [&](const std::string& folder) {
+    return FromFirst(command.workers.get(),
+                     [&] { return LatestCheckpoint(folder).has_value() ? folder : std::string(); });
+  };
+  const std::string pretrained = planned.experiment->recipe().pretrained;
+  if (!if_there(checkpoints).empty()) {
     std::string note = Require(run->Restore(checkpoints));
     if (run->step() > steps) {
       throw UsageError(absl::StrCat("`steps` must be at least ", run->step(),
                                     ", the minibatches done already. Received: steps=", steps));
     }
     if (!note.empty()) note = " (" + note + ")";
-    std::fprintf(stderr, "%s: resumes at step %ld%s\n", name.c_str(), long{run->step()},
-                 note.c_str());
+    Say(command, name, ": resumes at step ", run->step(), note);
   } else if (CanFork(planned)) {
     Require(run->Fork(ForkFolder(planned)));
     Require(RunFolder::CopyMetrics(planned.fork_from, planned.folder, run->step()));
-    std::fprintf(stderr, "%s: forked from %s at step %ld\n", name.c_str(),
-                 fs::path(planned.fork_from).filename().c_str(), long{run->step()});
-  } else if (!planned.experiment->recipe().pretrained.empty()) {
-    const std::string pretrained = PretrainedCheckpoints(planned.experiment.get());
-    Require(run->StartFrom(pretrained));
-    std::fprintf(stderr, "%s: starts from the weights in %s\n", name.c_str(), pretrained.c_str());
+    Say(command, name, ": forked from ", fs::path(planned.fork_from).filename().string(),
+        " at step ", run->step());
+  } else if (!pretrained.empty()) {
+    const std::string from = FromFirst(
+        command.workers.get(), [&] { return PretrainedCheckpoints(planned.experiment.get()); });
+    Require(run->StartFrom(from));
+    Say(command, name, ": starts from the weights in ", from);
   } else {
     Require(run->Initialize());
   }
@@ -179,6 +215,8 @@ void Begin(const PlannedRun& planned, const std::string& name, int64_t steps, Ru
 // and before anything is written.
 std::unique_ptr<Task> CheckedTask(const PlannedRun& planned, const SessionFlags& session) {
   std::unique_ptr<Task> task = planned.experiment->MakeTask();
+  // Workers train one run, which checks this when it begins.
+  if (planned.experiment->recipe().workers != nullptr) return task;
   const bool fresh = !LatestCheckpoint(CheckpointFolder(planned)).has_value() && !CanFork(planned);
   if (!fresh || planned.experiment->recipe().pretrained.empty()) return task;
   const std::unique_ptr<Run> run = Require(task->MakeRun(static_cast<int>(session.threads)));
@@ -187,8 +225,8 @@ std::unique_ptr<Task> CheckedTask(const PlannedRun& planned, const SessionFlags&
 }
 
 // Trains to the end, with a progress line.
-TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task* task, Run* run,
-                       RunFolder* folder) {
+TrainEnd TrainToTheEnd(const Command& command, const PlannedRun& planned, const std::string& name,
+                       Task* task, Run* run, RunFolder* folder) {
   const Experiment& experiment = *planned.experiment;
   const ExperimentInfo& info = experiment.info();
   const TrainPlan& plan = task->plan();
@@ -209,9 +247,10 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task*
   ProgressLine line(60);
   bool placed = false;
   options.progress = [&](const TrainProgress& progress) {
+    if (!command.first()) return;
     if (!placed) {
       line.Clear();
-      std::fprintf(stderr, "%s: %s\n", name.c_str(), PlacementText(*run).c_str());
+      if (!run->placement().empty()) Say(command, name, ": ", PlacementText(*run));
       placed = true;
     }
     const double done = static_cast<double>(progress.step) / progress.steps;
@@ -224,7 +263,15 @@ TrainEnd TrainToTheEnd(const PlannedRun& planned, const std::string& name, Task*
         done);
     TellDriver({{"progress", {{"done", done}, {"text", metric + ", " + left}}}});
   };
-  return Require(Train(task, run, folder, options));
+  TrainEnd end = Require(Train(task, run, folder, options));
+  if (command.workers != nullptr) {
+    // A signal during the last step has reached one of them only.
+    int64_t interrupted = Interrupted() ? 1 : 0;
+    Require(command.workers->Sum(absl::MakeSpan(&interrupted, 1)));
+    end.stopped = end.stopped || interrupted > 0;
+    if (end.stopped) command.workers->Part();
+  }
+  return end;
 }
 
 // Evaluates a trained model, logs its metrics and returns them as results.json holds them.
@@ -281,6 +328,13 @@ std::string ResumeCommand(const Command& command) {
                                   " --resume --out ", command.out);
   if (command.parallel > 0) absl::StrAppend(&text, " --parallel ", command.parallel);
   if (command.threads_given) absl::StrAppend(&text, " --threads ", command.session.threads);
+  const WorkerFlags& flags = command.worker_flags;
+  if (flags.local_workers > 0) {
+    absl::StrAppend(&text, " --local-workers ", flags.local_workers);
+  } else if (!flags.workers.empty()) {
+    absl::StrAppend(&text, " --workers ", flags.workers);
+    if (flags.task >= 0) absl::StrAppend(&text, " --task ", flags.task);
+  }
   return text;
 }
 
@@ -303,41 +357,55 @@ std::string RunName(const PlannedRun& planned, const Command& command) {
   return recipe.model + (command.experiment->seeds > 1 ? absl::StrCat(", seed ", recipe.seed) : "");
 }
 
+// Whether the run is finished, and its results; only the first worker has those.
+bool IsFinished(const PlannedRun& planned, const Command& command, const Task& task,
+                Json* results) {
+  const std::string finished = FromFirst(command.workers.get(), [&]() -> std::string {
+    *results = FinishedResults(planned, task);
+    return results->is_null() ? "" : "yes";
+  });
+  return !finished.empty();
+}
+
 // Trains one model, or resumes it, and returns its results. Ends the program if it is interrupted.
 Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr<Task> task) {
   const Experiment& experiment = *planned.experiment;
   const ExperimentInfo& info = experiment.info();
-  if (command.resume) {
-    Json results = FinishedResults(planned, *task);
-    if (!results.is_null()) return results;
-  }
+  if (Json results; command.resume && IsFinished(planned, command, *task, &results)) return results;
   const std::string name = RunName(planned, command);
   const std::unique_ptr<Run> run =
       Require(task->MakeRun(static_cast<int>(command.session.threads)));
-  Begin(planned, name, task->plan().steps, run.get());
-  std::unique_ptr<RunFolder> folder;
+  Begin(command, planned, name, task->plan().steps, run.get());
+  std::unique_ptr<RunFolder> folder = RunFolder::Nowhere();
   TrainEnd end;
   {
     const FinishFirst finish(
         name +
         ": will stop after this step and save its state; press Ctrl-C again to end it at once");
-    folder = Require(RunFolder::Open(planned.folder, run->step()));
-    WriteConfig(planned.folder, planned.experiment.get());
+    if (command.first()) {
+      folder = Require(RunFolder::Open(planned.folder, run->step()));
+      WriteConfig(planned.folder, planned.experiment.get());
+    }
     SetEnding(ResumeText(command), 0);
-    std::fprintf(stderr, "%s: %ld parameters, %ld minibatches of %.0f %s\n", name.c_str(),
-                 long{task->parameters()}, long{task->plan().steps}, task->items_per_step(),
-                 info.items.c_str());
-    end = TrainToTheEnd(planned, name, task.get(), run.get(), folder.get());
+    Say(command, name, ": ", task->parameters(), " parameters, ", task->plan().steps,
+        " minibatches of ", absl::StrFormat("%.0f ", task->items_per_step()), info.items);
+    end = TrainToTheEnd(command, planned, name, task.get(), run.get(), folder.get());
     SetEnding(absl::StrCat(name, ": stopped at step ", run->step(), "; the state is saved\n",
                            ResumeText(command)),
               0);
   }
-  const Json results =
+  if (end.stopped) EndAsInterrupted();  // it was another worker that received the signal
+  Json results =
       FinalResults(experiment, command.session, end, task.get(), run.get(), folder.get());
+  if (command.workers != nullptr) {
+    results["workers"] = command.workers->share().workers;
+    command.workers->Part();
+  }
+  if (!command.first()) return results;
   const FinishFirst finish(name + ": writing its results");
   SetEnding(absl::StrCat(name, ": its results are written\n", ResumeText(command)), 0);
   WriteFile(ResultsPath(planned), results.dump(1) + "\n");
-  std::fprintf(stderr, "%s: %s\n", name.c_str(), TestText(info, results["test"]).c_str());
+  Say(command, name, ": ", TestText(info, results["test"]));
   return results;
 }
 
@@ -425,23 +493,86 @@ void KeepOnly(const Command& command, std::vector<PlannedRun>* runs) {
   }
 }
 
-int Main(const std::string& program, int argc, char** argv) {
-  Command command = Parse(program, argc, argv);
+// Makes sure that all workers are about to train the same run, and gives it to them.
+void JoinWorkers(Command* command) {
+  Facts facts;
+  for (const Setting& setting : command->experiment->Settings()) {
+    facts.emplace_back(setting.name, setting.get());
+  }
+  facts.emplace_back("data", command->experiment->DataDigest());
+  RequireSame(facts, command->workers.get());
+  command->experiment->recipe().workers = command->workers.get();
+}
+
+// For the driver (tools/program/driver.h), which starts this command once for each worker.
+Json LocalWorkersJson(const Command& command) {
+  const int64_t workers = command.worker_flags.local_workers;
+  const int64_t threads = command.threads_given
+                              ? command.session.threads
+                              : std::max<int64_t>(1, SessionFlags().threads / workers);
+  return {{"local_workers", {{"count", workers}, {"folder", command.out}, {"threads", threads}}}};
+}
+
+void RequireOneRun(const std::vector<PlannedRun>& runs) {
+  if (runs.size() == 1) return;
+  throw UsageError(absl::StrCat(
+      "several workers must train a single run: give one `model`, and `seeds` 1. Received: ",
+      runs.size(), " runs"));
+}
+
+// The runs of the command, checked.
+std::vector<PlannedRun> CheckedRuns(const Command& command,
+                                    std::vector<std::unique_ptr<Task>>* tasks) {
+  std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
+  if (!command.only.empty()) KeepOnly(command, &runs);
+  if (command.workers != nullptr || command.worker_flags.local_workers > 0) RequireOneRun(runs);
+  for (const PlannedRun& run : runs) tasks->push_back(CheckedTask(run, command.session));
+  return runs;
+}
+
+// Trains the runs one after the other and writes the results.
+void TrainRuns(const std::string& program, const Command& command,
+               const std::vector<PlannedRun>& runs, std::vector<std::unique_ptr<Task>> tasks) {
+  Json results = {{"program", program}, {"runs", Json::array()}};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    results["runs"].push_back(TrainOne(runs[i], command, std::move(tasks[i])));
+  }
+  if (!command.first()) return;
+  const FinishFirst finish(TrainCommandName(program) + ": writing the results");
+  SetEnding(TrainCommandName(program) + ": the results are written", 0);
+  const bool several = runs.size() > 1;
+  if (several) WriteFile(command.out + "/results.json", results.dump(1) + "\n");
+  // The states that runs were forked from are no longer needed.
+  for (const PlannedRun& run : runs) {
+    std::error_code ignored;
+    if (run.keep_fork && command.only.empty()) fs::remove_all(run.folder + "/fork", ignored);
+  }
+  TellDriver(
+      {{"finished", program}, {"folder", command.only.empty() ? command.out : runs[0].folder}});
+}
+
+// serves: set if this process has a server, which runs to its end.
+int Main(const std::string& program, int argc, char** argv, bool* serves) {
+  Command command = Parse(program, argc, argv, serves);
   DataFiles files;
   command.experiment->OpenData(command.data, &files);
   ChooseDevice(&command.session);
+  if (command.workers != nullptr) JoinWorkers(&command);
   command.experiment->recipe().device = command.session.device;
-  std::vector<PlannedRun> runs = PlanRuns(*command.experiment, command.out);
-  const bool several = runs.size() > 1 && command.only.empty();  // all of them
-  if (!command.only.empty()) KeepOnly(command, &runs);
   std::vector<std::unique_ptr<Task>> tasks;
-  for (const PlannedRun& run : runs) tasks.push_back(CheckedTask(run, command.session));
+  const std::vector<PlannedRun> runs = CheckedRuns(command, &tasks);
+  const bool several = runs.size() > 1;
   if (command.dry_run) {
     std::fputs(ConfigFile(command.experiment.get()).c_str(), stdout);
     return 0;
   }
+  if (command.worker_flags.local_workers > 0 && command.workers == nullptr) {
+    if (!HasDriver()) throw UsageError("`local_workers` needs the driver, which starts them");
+    TellDriver(LocalWorkersJson(command));
+    return 0;
+  }
   const int64_t parallel = several ? RunsAtATime(command, runs, tasks) : 1;
-  {
+  if (command.first()) {
     const FinishFirst finish(TrainCommandName(program) + ": writing its settings");
     MakeOutFolder(command.out);
     if (several) WriteConfig(command.out, command.experiment.get());
@@ -451,20 +582,7 @@ int Main(const std::string& program, int argc, char** argv) {
     TellDriver(PlanJson(command, runs, tasks, parallel));
     return 0;
   }
-  Json results = {{"program", program}, {"runs", Json::array()}};
-  for (size_t i = 0; i < runs.size(); ++i) {
-    results["runs"].push_back(TrainOne(runs[i], command, std::move(tasks[i])));
-  }
-  const FinishFirst finish(TrainCommandName(program) + ": writing the results");
-  SetEnding(TrainCommandName(program) + ": the results are written", 0);
-  if (several) WriteFile(command.out + "/results.json", results.dump(1) + "\n");
-  // The states that runs were forked from are no longer needed.
-  for (const PlannedRun& run : runs) {
-    std::error_code ignored;
-    if (run.keep_fork && command.only.empty()) fs::remove_all(run.folder + "/fork", ignored);
-  }
-  TellDriver(
-      {{"finished", program}, {"folder", command.only.empty() ? command.out : runs[0].folder}});
+  TrainRuns(program, command, runs, std::move(tasks));
   return 0;
 }
 
@@ -472,7 +590,13 @@ int Main(const std::string& program, int argc, char** argv) {
 
 int TrainCommand(int argc, char** argv) {
   const std::string program = argc > 1 ? argv[1] : "";
-  return RunProgram(TrainCommandName(program), [&] { return Main(program, argc - 1, argv + 1); });
+  bool serves = false;
+  const int status = RunProgram(TrainCommandName(program),
+                                [&] { return Main(program, argc - 1, argv + 1, &serves); });
+  if (!serves) return status;
+  // TensorFlow's server cannot be stopped, and its threads use what would be destroyed.
+  std::fflush(nullptr);
+  _exit(status);
 }
 
 }  // namespace late_phase

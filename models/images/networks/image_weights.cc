@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/normals.h"
+#include "models/images/networks/joint_batch_norm.h"
 #include "ops/batch_norm.h"
 #include "optimizers/random_streams.h"
 #include "optimizers/tensors.h"
@@ -59,9 +60,10 @@ InitialValue Constant(tensorflow::DataType dtype, const TensorShape& shape, doub
   return InitialValue(dtype, shape, [=] { return Filled(dtype, shape, value); });
 }
 
-// Minibatch t's random numbers.
+// Minibatch t's random numbers, of every worker its own: each has other images.
 Output TrainingNoise(LatePhase* late_phase, int64_t seed) {
   const tensorflow::Scope host = late_phase->scope().WithDevice("/device:CPU:0");
+  if (late_phase->workers() != nullptr) seed += late_phase->workers()->share().task << 40;
   return tf_ops::Stack(host, {Output(tf_ops::Const(host, seed)), late_phase->step()});
 }
 
@@ -69,12 +71,13 @@ Output TrainingNoise(LatePhase* late_phase, int64_t seed) {
 
 DeclaredWeights::DeclaredWeights(LatePhase* late_phase, const ImageNetworkOptions& network,
                                  const LatePhaseParts& parts, tensorflow::DataType dtype,
-                                 int64_t seed)
+                                 int64_t seed, bool joint_norms)
     : LayerWeights(late_phase->scope(), network, dtype, TrainingNoise(late_phase, seed)),
       late_phase_(late_phase),
       parts_(parts),
       dtype_(dtype),
-      seed_(seed) {}
+      seed_(seed),
+      joint_norms_(joint_norms && late_phase->workers() != nullptr) {}
 
 InitialValue DeclaredWeights::Start(const TensorShape& shape, const Initial& initial) {
   const double deviation = initial.kind == Initial::Kind::kNormal ? initial.value : 1;
@@ -157,14 +160,42 @@ Output DeclaredWeights::BatchNorm(const std::string& name, Output x, int64_t cha
       members ? late_phase_->member() : Output(tf_ops::Const<int32_t>(scope, 0, {}));
   ops::BatchNorm::Attrs attrs;
   attrs.activation = ActivationName(activation);
-  const ops::BatchNorm norm(scope, x, scale, offset, tf_ops::ReadVariableOp(scope, mean, dtype_),
-                            tf_ops::ReadVariableOp(scope, variance, dtype_), member, attrs);
-  updates_.push_back(
-      tf_ops::ResourceScatterUpdate(scope, mean, member, norm.running_mean).operation);
-  updates_.push_back(
-      tf_ops::ResourceScatterUpdate(scope, variance, member, norm.running_variance).operation);
+  const auto old_mean = tf_ops::ReadVariableOp(scope, mean, dtype_),
+             old_variance = tf_ops::ReadVariableOp(scope, variance, dtype_);
   norms_.push_back({name, channels});
+  if (joint_norms_) {
+    const JointBatchNorm norm(late_phase_, x, scale, offset, old_mean, old_variance, member, attrs);
+    KeepRow(mean, member, norm.running_mean);
+    KeepRow(variance, member, norm.running_variance);
+    return norm.y;
+  }
+  const ops::BatchNorm norm(scope, x, scale, offset, old_mean, old_variance, member, attrs);
+  KeepRow(mean, member, norm.running_mean);
+  KeepRow(variance, member, norm.running_variance);
   return norm.y;
+}
+
+void DeclaredWeights::KeepRow(Output handle, Output member, Output row) {
+  const tensorflow::Scope& scope = late_phase_->scope();
+  if (late_phase_->workers() == nullptr) {
+    updates_.push_back(tf_ops::ResourceScatterUpdate(scope, handle, member, row).operation);
+  } else {
+    running_.push_back({handle, member, row});
+  }
+}
+
+std::vector<tensorflow::Operation> DeclaredWeights::updates() {
+  const tensorflow::Scope& scope = late_phase_->scope();
+  std::vector<Output> rows;
+  for (const Running& one : running_) rows.push_back(one.row);
+  rows = late_phase_->MeanOverWorkers(rows);
+  if (!scope.ok()) return {};
+  for (size_t i = 0; i < running_.size(); ++i) {
+    updates_.push_back(
+        tf_ops::ResourceScatterUpdate(scope, running_[i].handle, running_[i].member, rows[i])
+            .operation);
+  }
+  return updates_;
 }
 
 std::string StoredStatistic(const std::string& batch_norm, const char* statistic, WeightSet set) {
@@ -244,7 +275,7 @@ Output EvaluatedWeights::BatchNorm(const std::string& name, Output x, int64_t ch
   }
   if (!scope.ok()) return Output();
   const ops::BatchNorm norm(scope, x, scale, offset, mean, variance, 0, attrs);
-  estimates_.push_back({name, norm.running_mean, norm.running_variance});
+  estimates_.push_back({name, channels, norm.running_mean, norm.running_variance});
   return norm.y;
 }
 

@@ -24,15 +24,19 @@ struct LatePhaseParts {
 // weights were asked for before; the numbers of random layers are functions of the seed and t.
 class DeclaredWeights : public LayerWeights {
  public:
+  // joint_norms: with several workers, BatchNorm's statistics are those of all of them together
+  // (models/images/networks/joint_batch_norm.h).
   DeclaredWeights(LatePhase* late_phase, const ImageNetworkOptions& network,
-                  const LatePhaseParts& parts, tensorflow::DataType dtype, int64_t seed);
+                  const LatePhaseParts& parts, tensorflow::DataType dtype, int64_t seed,
+                  bool joint_norms = false);
 
   // Running statistics are the states NAME/mean and NAME/variance, a row per member.
   tensorflow::Output BatchNorm(const std::string& name, tensorflow::Output x, int64_t channels,
                                Activation activation) override;
 
-  // The operations that write the running statistics back; to be passed to Minimize.
-  const std::vector<tensorflow::Operation>& updates() const { return updates_; }
+  // The operations that write the running statistics back, averaged over the workers; to be passed
+  // to Minimize. Call once, when the network is built.
+  std::vector<tensorflow::Operation> updates();
 
   struct Norm {
     std::string name;
@@ -46,6 +50,11 @@ class DeclaredWeights : public LayerWeights {
   tensorflow::Output ImageMembers(tensorflow::Output x) override { return DividedAmongMembers(x); }
 
  private:
+  // A BatchNorm's variable that is to get a new row.
+  struct Running {
+    tensorflow::Output handle, member, row;
+  };
+  void KeepRow(tensorflow::Output handle, tensorflow::Output member, tensorflow::Output row);
   InitialValue Start(const tensorflow::TensorShape& shape, const Initial& initial);
   void Orthogonalize(const Initial& initial, tensorflow::Tensor* columns);
 
@@ -55,7 +64,9 @@ class DeclaredWeights : public LayerWeights {
   int64_t seed_;
   int64_t count_ = 0;
   std::map<std::string, std::vector<std::vector<double>>> columns_;  // of each group, of length 1
+  bool joint_norms_;
   std::vector<tensorflow::Operation> updates_;
+  std::vector<Running> running_;  // of several workers, to be averaged
   std::vector<Norm> norms_;
 };
 
@@ -102,6 +113,7 @@ class EvaluatedWeights : public LayerWeights {
   // Of kMinibatch: the mean and the unbiased variance of each BatchNorm's input, [channels].
   struct Estimate {
     std::string batch_norm;
+    int64_t channels;
     tensorflow::Output mean, variance;
   };
   const std::vector<Estimate>& estimates() const { return estimates_; }

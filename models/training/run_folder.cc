@@ -31,10 +31,11 @@ T NumberIn(const Json& object, const char* name, T otherwise) {
   return found != object.end() && found->is_number() ? found->get<T>() : otherwise;
 }
 
-// Copies the lines up to `step` and returns the seconds of the last one that has any, else 0. A
-// last line that was cut off by a kill is dropped. Nothing is written before all of `from` was
-// read.
-absl::StatusOr<double> Keep(const std::string& from, const std::string& to, int64_t step) {
+// Copies the lines up to `step`, of which only those about training if it is `trained`, and returns
+// the seconds of the last one that has any, else 0. A last line that was cut off by a kill is
+// dropped. Nothing is written before all of `from` was read.
+absl::StatusOr<double> Keep(const std::string& from, const std::string& to, int64_t step,
+                            bool trained) {
   std::string text, kept;
   std::error_code error = ReadWholeFile(from, &text);
   if (error == std::errc::no_such_file_or_directory) error.clear();
@@ -43,7 +44,9 @@ absl::StatusOr<double> Keep(const std::string& from, const std::string& to, int6
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object() || NumberIn<int64_t>(object, "step", step + 1) > step) continue;
+    if (!object.is_object()) continue;
+    const int64_t at = NumberIn<int64_t>(object, "step", step + 1);
+    if (at > step || (trained && at == step && object.value("kind", Json()) != "train")) continue;
     seconds = NumberIn<double>(object, "seconds", seconds);
     kept += line + "\n";
   }
@@ -58,14 +61,15 @@ void Append(const Metrics& metrics, Json* line) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const std::string& path, int64_t step) {
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const std::string& path, int64_t step,
+                                                           bool trained) {
   std::unique_ptr<RunFolder> folder(new RunFolder);
   folder->path_ = path;
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return Failed("create the folder " + path, error.message());
   const std::string metrics = path + "/metrics.jsonl";
-  TF_ASSIGN_OR_RETURN(folder->earlier_seconds_, Keep(metrics, metrics, step));
+  TF_ASSIGN_OR_RETURN(folder->earlier_seconds_, Keep(metrics, metrics, step, trained));
   folder->metrics_ = std::fopen(metrics.c_str(), "a");
   if (folder->metrics_ == nullptr) return Failed("open " + metrics, std::strerror(errno));
   folder->events_ = std::make_unique<tensorflow::EventsWriter>(path + "/events");
@@ -90,7 +94,7 @@ absl::Status RunFolder::CopyMetrics(const std::string& from, const std::string& 
   std::error_code error;
   fs::create_directories(to, error);
   if (error) return Failed("create the folder " + to, error.message());
-  return Keep(from + "/metrics.jsonl", to + "/metrics.jsonl", step).status();
+  return Keep(from + "/metrics.jsonl", to + "/metrics.jsonl", step, /*trained=*/false).status();
 }
 
 absl::Status RunFolder::Write(const std::string& line) {

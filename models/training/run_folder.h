@@ -21,8 +21,11 @@ using Metrics = std::map<std::string, double>;
 class RunFolder {
  public:
   // Opens the folder, creating it if necessary, for a run that resumes after `step`
-  // minibatches: lines of later steps, left by a process that was killed, are dropped.
-  static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const std::string& path, int64_t step);
+  // minibatches: lines of later steps, left by a process that was killed, are dropped. `trained`:
+  // these were the last, so evaluations at this step are of a process that was killed before its
+  // results were complete; they are repeated, and dropped here.
+  static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const std::string& path, int64_t step,
+                                                         bool trained = false);
   // Of a worker that writes nothing: whatever it logs is dropped.
   static std::unique_ptr<RunFolder> Nowhere();
   ~RunFolder();

@@ -65,6 +65,20 @@ TEST_F(RunFilesTest, AResumedRunKeepsTheLinesOfItsSteps) {
   EXPECT_EQ(ReadText((folder_ / "new/metrics.jsonl").string()), "");
 }
 
+TEST_F(RunFilesTest, EvaluationsAfterTheLastStepAreRepeated) {
+  const std::string training = "{\"kind\":\"train\",\"step\":20,\"seconds\":3}\n",
+                    before = "{\"kind\":\"evaluation\",\"step\":10}\n";
+  ASSERT_EQ(ReplaceFile(metrics_, before + training + "{\"kind\":\"evaluation\",\"step\":20}\n" +
+                                      "{\"kind\":\"members\",\"step\":20}\n"),
+            std::error_code());
+  // Those of a run that is to be trained for longer stay.
+  TF_ASSERT_OK_AND_ASSIGN(std::unique_ptr<RunFolder> folder, RunFolder::Open(run_, 20));
+  EXPECT_NE(ReadText(metrics_), before + training);
+  TF_ASSERT_OK_AND_ASSIGN(folder, RunFolder::Open(run_, 20, /*trained=*/true));
+  EXPECT_EQ(ReadText(metrics_), before + training);
+  EXPECT_EQ(folder->earlier_seconds(), 3);
+}
+
 TEST_F(RunFilesTest, LinesWithoutNumbersAreDropped) {
   ASSERT_EQ(
       ReplaceFile(metrics_, "{\"step\":\"ten\"}\n[10]\nnull\n{\"step\":10,\"seconds\":null}\n"),

@@ -305,6 +305,25 @@ def test_unknown_programs_are_refused(tmp_path):
         )
 
 
+def test_a_folder_in_which_settings_were_being_written_is_free(text, tmp_path):
+    """What is left by a process that was killed before it had a run to resume."""
+    (tmp_path / "config.toml.part17-0").write_text("model = ")
+    program_runs.train("enwik8", text, tmp_path, "--model", "base", *SMALL, "--steps", 1)
+    assert not list(tmp_path.glob("config.toml.*")) and (tmp_path / "config.toml").exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.toml.part1").write_text("mine")
+    result = program_runs.try_train("enwik8", text, other, "--model", "base", *SMALL)
+    assert result.returncode == 2 and "`out` must be new or empty" in result.stderr
+    assert (other / "notes.toml.part1").read_text() == "mine"
+
+
+def test_a_file_is_no_folder(text, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = program_runs.try_train("enwik8", text, tmp_path / "file", "--model", "base", *SMALL)
+    assert result.returncode == 2 and "`out` must be new or empty" in result.stderr
+
+
 def test_another_run_is_never_overwritten(text, trained):
     before = program_runs.read_results(trained)
     result = program_runs.try_train("enwik8", text, trained, *SMALL)

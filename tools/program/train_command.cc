@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -58,6 +59,24 @@ struct Command {
   bool first() const { return workers == nullptr || workers->first(); }
 };
 
+// What a process that was killed while it wrote its settings has left of them.
+std::vector<fs::path> UnfinishedSettings(const std::string& folder) {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (absl::StartsWith(entry.path().filename().string(), "config.toml.part")) {
+      paths.push_back(entry.path());
+    }
+  }
+  return paths;
+}
+
+bool IsFree(const std::string& folder) {
+  if (!fs::exists(folder)) return true;
+  if (!fs::is_directory(folder)) return false;
+  const auto entries = std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+  return entries == static_cast<std::ptrdiff_t>(UnfinishedSettings(folder).size());
+}
+
 // Refuses a folder that cannot be resumed, or that has something else in it.
 void CheckOut(const Command& command) {
   if (command.resume) {
@@ -65,7 +84,7 @@ void CheckOut(const Command& command) {
     throw UsageError("`out` must hold a run to resume, with its config.toml. Received: out=" +
                      command.out);
   }
-  if (fs::exists(command.out) && !fs::is_empty(command.out)) {
+  if (!IsFree(command.out)) {
     throw UsageError(
         "`out` must be new or empty, unless the run in it is to be resumed with "
         "--resume. Received: out=" +
@@ -383,7 +402,8 @@ Json TrainOne(const PlannedRun& planned, const Command& command, std::unique_ptr
         name +
         ": will stop after this step and save its state; press Ctrl-C again to end it at once");
     if (command.first()) {
-      folder = Require(RunFolder::Open(planned.folder, run->step()));
+      const bool trained = run->step() == task->plan().steps;
+      folder = Require(RunFolder::Open(planned.folder, run->step(), trained));
       WriteConfig(planned.folder, planned.experiment.get());
     }
     SetEnding(ResumeText(command), 0);
@@ -575,7 +595,9 @@ int Main(const std::string& program, int argc, char** argv, bool* serves) {
   if (command.first()) {
     const FinishFirst finish(TrainCommandName(program) + ": writing its settings");
     MakeOutFolder(command.out);
-    if (several) WriteConfig(command.out, command.experiment.get());
+    for (const fs::path& path : UnfinishedSettings(command.out)) fs::remove(path);
+    // First of all: a folder with anything else in it would neither be free nor resume.
+    if (several || !command.resume) WriteConfig(command.out, command.experiment.get());
     if (several || command.resume) SetEnding(ResumeText(command), 0);
   }
   if (parallel > 1 && HasDriver()) {

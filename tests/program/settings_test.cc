@@ -10,6 +10,7 @@
 #include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
 #include "tools/program/files.h"
+#include "tools/program/out_folder.h"
 
 namespace late_phase {
 namespace {

@@ -22,6 +22,7 @@
 #include "tools/program/experiment.h"
 #include "tools/program/files.h"
 #include "tools/program/interrupt.h"
+#include "tools/program/out_folder.h"
 #include "tools/program/runs.h"
 #include "tools/program/session.h"
 #include "tools/program/weight_names.h"

@@ -14,10 +14,6 @@ std::string ReadFile(const std::string& path);
 // std::runtime_error with path and reason, also if the disk does not confirm the write.
 void WriteFile(const std::string& path, const std::string& text);
 
-// Creates the folder that `--out` names, if need be. Throws UsageError if nothing can be written
-// there. Called before hours of work, so that a bad folder is not discovered after them.
-void MakeOutFolder(const std::string& folder);
-
 }  // namespace late_phase
 
 #endif  // LATE_PHASE_TOOLS_PROGRAM_FILES_H_

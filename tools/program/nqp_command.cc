@@ -18,6 +18,7 @@
 #include "tools/program/driver.h"
 #include "tools/program/files.h"
 #include "tools/program/interrupt.h"
+#include "tools/program/out_folder.h"
 #include "tools/program/progress_line.h"
 #include "tools/program/settings.h"
 

@@ -8,7 +8,6 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "tools/program/command_line.h"
 
 namespace late_phase {
@@ -19,7 +18,7 @@ namespace fs = std::filesystem;
 std::vector<fs::path> UnfinishedSettings(const std::string& folder) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (absl::StartsWith(entry.path().filename().string(), "config.toml.part")) {
+    if (entry.path().filename().string().rfind("config.toml.part", 0) == 0) {
       paths.push_back(entry.path());
     }
   }

@@ -268,8 +268,8 @@ def test_runs_that_cannot_be_judged(tmp_path):
             "enwik8-96-units",
             ["base, 3 seeds;", "Recommendation (base, the better network): train longer"],
         ),
-        ("enwik8-small/rank1", ["takes 0.0048 off", "it is not on a plateau"]),
-        ("enwik8-small/late-phase", ["--model rank1 --out"]),
+        ("enwik8-128-units-1e-3/rank1", ["takes 0.0048 off", "it is not on a plateau"]),
+        ("enwik8-128-units-1e-3/late-phase", ["--model rank1 --out"]),
         ("enwik8-64-units-4e-3-factors-4e-4", ["rank1, seed 0;", "only 3 samples"]),
         ("enwik8-laptop-200-steps", ["because the run has no SWA", "--swa-start 0.154"]),
         ("cifar-wrn-16-2-small", ["test NLL", "it is Adam's", "(γ = 1) leaves the noise as it is"]),
@@ -290,7 +290,7 @@ def test_the_command(tmp_path):
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
-    run = command("docs/results/enwik8-small")
+    run = command("docs/results/enwik8-128-units-1e-3")
     assert run.returncode == 0 and run.stderr == "" and "Recommendation" in run.stdout
     assert max(map(len, run.stdout.splitlines())) <= 100
     refused = command(str(tmp_path))
@@ -300,7 +300,7 @@ def test_the_command(tmp_path):
 def test_neither_plots_nor_tensorflow_are_needed():
     script = (
         "import sys\nfrom late_phase_cli import "
-        "advice_runs\nadvice_runs.render('docs/results/enwik8-small')\n"
+        "advice_runs\nadvice_runs.render('docs/results/enwik8-128-units-1e-3')\n"
         "print([name for name in ('matplotlib', 'tensorflow', 'jinja2', 'late_phase') if name in "
         "sys.modules])"
     )

@@ -208,8 +208,8 @@ def test_models_are_compared_seed_by_seed(recorded, tmp_path):
     assert sum(" against " in "".join(row) for row in page.rows) == 4
     # Runs that belong to different trainings have no partners.
     for name in ("one", "two"):
-        shutil.copytree("docs/results/enwik8-small/base", tmp_path / "runs" / name)
-    shutil.copytree("docs/results/enwik8-small/rank1", tmp_path / "runs" / "rank1")
+        shutil.copytree("docs/results/enwik8-128-units-1e-3/base", tmp_path / "runs" / name)
+    shutil.copytree("docs/results/enwik8-128-units-1e-3/rank1", tmp_path / "runs" / "rank1")
     page = make(tmp_path / "out.html", tmp_path / "runs")
     assert not [row for row in page.rows if " against " in "".join(row)]
 

@@ -100,7 +100,7 @@ _COMPARED = {
     "cifar-wrn-16-2-small": "10,000 images of it, WRN 16-2, %",
     "enwik8-quick": "enwik8 `quick`, BPC",
     "enwik8-96-units": "enwik8, 96 units, ten short epochs, BPC",
-    "enwik8-small": "enwik8 `small`, BPC",
+    "enwik8-128-units-1e-3": "enwik8, 128 units at the rate 1e-3, BPC",
 }
 
 
@@ -147,11 +147,13 @@ _TABLES = {
         "enwik8-quick-controls/results.json", enwik8_table.render
     ),
     "enwik8-96-units/results.json": _recorded("enwik8-96-units/results.json", enwik8_table.render),
-    "enwik8-small/results.json": _recorded("enwik8-small/results.json", enwik8_table.render),
+    "enwik8-128-units-1e-3/results.json": _recorded(
+        "enwik8-128-units-1e-3/results.json", enwik8_table.render
+    ),
     "enwik8-*-200-steps": _enwik8_times,
     "enwik8-64-units-*": _enwik8_trials,
     "enwik8-*": _law,
-    "enwik8-small/rank1": _advice("enwik8-small/rank1"),
+    "enwik8-128-units-1e-3/rank1": _advice("enwik8-128-units-1e-3/rank1"),
     "*": _gains,
     "methods-convnet-short": lambda: methods_table.render(
         "docs/results/methods-convnet-short/evaluations"

@@ -11,6 +11,7 @@ line counts; the exit status is 0 if nothing was found.
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import itertools
 import os
 import random
@@ -55,39 +56,31 @@ class Training:
         self.arguments = ["--data", data, *settings, *model]
         begin = time.monotonic()
         out = os.path.join(self.folder, "whole")
-        status, errors = self.start(out, []).finish()
+        status, errors = finish(self.start(out))
         if status:
             raise RuntimeError(f"{name} fails by itself: {errors}")
         self.seconds = time.monotonic() - begin
         self.end = end_of(out)
+        whole = program_runs.read_results(out)
+        self.minibatches_per_epoch = whole["steps"] / whole["epochs"]
 
     def start(self, out, arguments=None):
         more = self.arguments if not arguments else [*arguments, *self.arguments[:2]]
-        return Process(["train", self.program, "--out", out, "--threads", 1, *more])
+        return program_runs.start("train", self.program, "--out", out, "--threads", 1, *more)
 
 
-class Process:
-    def __init__(self, arguments):
-        self.process = subprocess.Popen(
-            program_runs.command(*arguments),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=program_runs.ENVIRONMENT,
-        )
+def finish(process):
+    """Waits for the program: its status and standard error."""
+    _, errors = process.communicate()
+    return process.returncode, errors
 
-    def finish(self):
-        _, errors = self.process.communicate()
-        return self.process.returncode, errors
 
-    def kill_after(self, seconds):
-        """Whether it was killed; False if it had already ended."""
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGKILL)
-        return self.finish()[0] == -signal.SIGKILL
+def kill_after(process, seconds):
+    """Whether it was killed; False if it had already ended."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    process.kill()  # nothing happens to one that has ended
+    return finish(process)[0] == -signal.SIGKILL
 
 
 def end_of(out):
@@ -129,10 +122,9 @@ def moment(out, training):
         return "while a checkpoint was written"
     with open(os.path.join(out, "config.toml")) as file:
         settings = dict(line.split(" = ", 1) for line in file if " = " in line)
-    per_epoch = 10 if training.program == "enwik8" else 13
-    step = max(steps)
+    epoch = max(steps) / training.minibatches_per_epoch
     for name, text in (("swa_start", "in SWA"), ("t0", "with members")):
-        if step >= float(settings[name]) * per_epoch:
+        if epoch >= float(settings[name]):
             return text
     return "before T0"
 
@@ -144,12 +136,12 @@ def trial(training, number, shares):
     out = os.path.join(training.folder, f"trial-{number}")
     kills, arguments = [], []
     for share in shares:
-        if not training.start(out, arguments).kill_after(share * training.seconds):
+        if not kill_after(training.start(out, arguments), share * training.seconds):
             arguments = ["--resume"]  # which finds it finished
             break
         kills.append(moment(out, training))
         arguments = ["--resume"] if os.path.exists(os.path.join(out, "config.toml")) else []
-    status, errors = training.start(out, arguments).finish()
+    status, errors = finish(training.start(out, arguments))
     if status:
         return kills, f"status {status} after kills {kills}: {errors[-1000:]}"
     end = end_of(out)

@@ -34,19 +34,19 @@ def test_a_training_that_does_not_resume_is_found(training, monkeypatch):
     def refuse(self, out, arguments=None):
         return start(self, out, [*arguments, "--steps", "-1"] if arguments else arguments)
 
-    def kill_at_a_checkpoint(self, seconds):
-        out = self.process.args[self.process.args.index("--out") + 1]
+    def kill_at_a_checkpoint(process, seconds):
+        out = process.args[process.args.index("--out") + 1]
         while not program_runs.checkpoint_folders(out):
             time.sleep(0.001)
-        self.process.kill()
-        return self.finish()[0] == -signal.SIGKILL
+        process.kill()
+        return kills.finish(process)[0] == -signal.SIGKILL
 
     monkeypatch.setattr(kills.Training, "start", refuse)
-    monkeypatch.setattr(kills.Process, "kill_after", kill_at_a_checkpoint)
+    monkeypatch.setattr(kills, "kill_after", kill_at_a_checkpoint)
     where, complaint = kills.trial(training, "refused", [0.8])
     assert len(where) == 1 and complaint.startswith("status 2 after kills")
 
 
 def test_what_was_killed_was_killed(training):
     process = training.start(f"{training.folder}/killed")
-    assert process.kill_after(0.01) and process.process.returncode == -signal.SIGKILL
+    assert kills.kill_after(process, 0.01) and process.returncode == -signal.SIGKILL

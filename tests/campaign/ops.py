@@ -37,7 +37,7 @@ def _work(options):
         print(json.dumps({"counts": counts}), flush=True)
         counts.clear()
 
-    for number in range(options.first, options.end, options.step):
+    for number in range(options.first, options.calls, options.step):
         if time.time() > options.until:
             break
         place[:_PLACE] = f"{number:{_PLACE}d}".encode()
@@ -145,7 +145,6 @@ def parse(arguments=None):
     parser.add_argument("--place", help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    options.end = options.calls
     options.until = options.until or time.time() + options.seconds
     return options
 

@@ -36,6 +36,18 @@ def run(*arguments):
     )
 
 
+def start(*arguments):
+    """The running program; its standard error is to be read by communicate()."""
+    return subprocess.Popen(
+        command(*arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=ENVIRONMENT,
+    )
+
+
 def driver(*arguments, **options):
     """A process of the driver: tools/latephase without its preparations."""
     environment = {
@@ -133,24 +145,8 @@ def kill_after_checkpoint(step, program, data, out, *arguments, signal_number=si
 
     Returns status and stderr.
     """
-    process = subprocess.Popen(
-        command(
-            "train",
-            program,
-            "--data",
-            data,
-            "--out",
-            out,
-            "--threads",
-            2,
-            "--steps",
-            10**9,
-            *arguments,
-        ),
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    whole = ("train", program, "--data", data, "--out", out, "--threads", 2, "--steps", 10**9)
+    process = start(*whole, *arguments)
     begin = time.monotonic()
     while not any(int(folder[-12:]) >= step for folder in checkpoint_folders(out)):
         assert process.poll() is None and time.monotonic() - begin < 100, process.communicate()

@@ -222,25 +222,35 @@ def graph_test(name, srcs, deps = [], copts = [], with_late_phase = True, **kwar
         **kwargs
     )
 
-def python_test(name, srcs, data = [], deps = [], env = {}, with_late_phase = True, **kwargs):
-    """A pytest file or several; `import late_phase` works unless `with_late_phase` is False."""
-    package = ["//python/late_phase"] if with_late_phase else []
+def _late_phase_test(name, srcs, main, data = [], deps = [], env = {}, with_late_phase = True, **kwargs):
+    """A Python program in which `import late_phase` works unless `with_late_phase` is False."""
     library = "//:_late_phase_ops.so"
     native.py_test(
         name = name,
-        srcs = srcs + ["//tools/bazel:pytest_main.py"],
-        main = "//tools/bazel:pytest_main.py",
-        args = ["$(rootpath %s)" % src for src in srcs],
+        srcs = srcs,
+        main = main,
         data = data + ([library] if with_late_phase else []),
-        # Relative to the runfiles folder, in which tests start; pytest_main.py makes it absolute.
+        # Relative to the runfiles folder, in which tests start.
         env = dict(env, **({"LATE_PHASE_OPS": "$(rootpath %s)" % library} if with_late_phase else {})),
         python_version = "PY3",
         srcs_version = "PY3",
-        deps = deps + package,
+        deps = deps + (["//python/late_phase"] if with_late_phase else []),
         **kwargs
     )
 
-_PROGRAM = {
+def python_test(name, srcs, **kwargs):
+    """A pytest file or several; arguments are those of _late_phase_test."""
+    _late_phase_test(
+        name = name,
+        srcs = srcs + ["//tools/bazel:pytest_main.py"],
+        main = "//tools/bazel:pytest_main.py",  # makes the paths in the environment absolute
+        args = ["$(rootpath %s)" % src for src in srcs],
+        **kwargs
+    )
+
+# What tests/support/program_runs.py needs.
+_PROGRAM_DATA = ["//models/presets", "//tools/program:latephase_program"]
+_PROGRAM_ENV = {
     "LATE_PHASE_PRESETS": "models/presets",
     "LATE_PHASE_PROGRAM": "$(rootpath //tools/program:latephase_program)",
 }
@@ -253,9 +263,9 @@ def program_test(name, data = [], deps = [], env = {}, size = "large", **kwargs)
     python_test(
         name = name,
         size = size,
-        data = data + ["//models/presets", "//tools/program:latephase_program"],
+        data = data + _PROGRAM_DATA,
         deps = deps + ["//tests/support:program_runs"],
-        env = dict(env, **_PROGRAM),
+        env = dict(env, **_PROGRAM_ENV),
         **kwargs
     )
 
@@ -264,7 +274,6 @@ def campaign(name, program = False, deps = []):
 
     Its small version imports NAME_py. `program`: it runs the C++ program.
     """
-    library = "//:_late_phase_ops.so"
     native.py_library(
         name = name + "_py",
         testonly = True,
@@ -272,18 +281,13 @@ def campaign(name, program = False, deps = []):
         srcs_version = "PY3",
         deps = deps + [":report"] + (["//tests/support:program_runs"] if program else []),
     )
-    native.py_test(
+    _late_phase_test(
         name = name,
         size = "enormous",
         srcs = [name + ".py"],
         main = name + ".py",
-        data = [library] + (["//models/presets", "//tools/program:latephase_program"] if program else []),
-        env = dict(_PROGRAM if program else {}, LATE_PHASE_OPS = "$(rootpath %s)" % library),
-        python_version = "PY3",
-        srcs_version = "PY3",
+        data = _PROGRAM_DATA if program else [],
+        env = _PROGRAM_ENV if program else {},
         tags = ["manual"],
-        deps = [
-            ":%s_py" % name,
-            "//python/late_phase",
-        ],
+        deps = [":%s_py" % name],
     )

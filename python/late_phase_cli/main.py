@@ -151,7 +151,7 @@ def wheel_releases(options):
 
 
 def wheel_targets(options):
-    return (*(f"@{release}" for release in wheel_releases(options)), *LIBRARY, *PROGRAM)
+    return (*(f"tensorflow={release}" for release in wheel_releases(options)), *LIBRARY, *PROGRAM)
 
 
 def check_wheel(options):

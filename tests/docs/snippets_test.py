@@ -173,7 +173,7 @@ def test_every_fragment_has_a_prelude():
     assert {(page, number) for page, number, _ in numbered()} == set(PRELUDES)
 
 
-@pytest.mark.filterwarnings("ignore:.*`start` should be a step of the training")
+@pytest.mark.filterwarnings("ignore:.*Training ended before `start`")
 @pytest.mark.parametrize("page, number, code", numbered())
 def test_fragment_runs(page, number, code, tmp_path, monkeypatch):
     prelude, holds = PRELUDES[page, number]

@@ -11,7 +11,7 @@ def project(tmp_path):
     project.write("bin/bazel", f'#!/bin/sh\necho "bazel $*" >>{tmp_path}/log\n')
     with open(tmp_path / "tools/setup", "a") as setup:
         setup.write(
-            f"\nset_up() {{ python=true; echo \"set up ${{1:-pinned}}\" >>{tmp_path}/log; }}\n"
+            f'\nset_up() {{ python=true; echo "set up ${{1:-pinned}}" >>{tmp_path}/log; }}\n'
         )
     return project
 

@@ -22,6 +22,13 @@ PAGE = "docs/api.md"
 MODULES = (late_phase, late_phase.ops, late_phase.keras, late_phase.checkpoint)
 SECTIONS = ("Example", "Args", "Call arguments", "Returns", "Yields", "Raises")
 _WIDTH = 100
+# Methods by which layers and optimizer work together; users call none of them.
+_INTERNAL = {
+    *("adopt", "attach", "attached_optimizer", "base_rate", "has_planned_start", "in_this_step"),
+    *("is_training", "plan", "prepare_rows", "rows", "rows_changed", "dtype_for", "write_rows"),
+    *("affine_layer", "affine_weights", "channels_back", "channels_last"),
+    *("plain_layer", "plain_weights"),
+}
 _INTRODUCTION = """# Python API
 
 Made from the docstrings by `tools/latephase python tools/develop/api_reference.py --write`. Guides:
@@ -38,8 +45,8 @@ def public(module):
 
 
 def own_attributes(cls):
-    """(name, function or property) that a class of late_phase adds to those of Keras, if it is
-    documented.
+    """(name, function or property) that a class of late_phase adds to those of Keras for users, if
+    it is documented.
     """
     from_outside = {
         name
@@ -53,7 +60,7 @@ def own_attributes(cls):
         if isinstance(attribute, (types.FunctionType, property))
         and attribute.__doc__
         and not name.startswith("_")
-        and name not in from_outside
+        and name not in _INTERNAL | from_outside
     ]
 
 

@@ -15,6 +15,7 @@ from late_phase_cli import (
     enwik8_table,
     law_table,
     methods_table,
+    model_differences,
     run_table,
     sweep_table,
     text_table,
@@ -129,6 +130,10 @@ def _advice(folder):
     return lambda: ["```", *advice_runs.render(f"docs/results/{folder}").splitlines(), "```"]
 
 
+def _differences(results):
+    return model_differences.render("enwik8", run_table.runs_of(results))[1:]
+
+
 _OUTPUTS = {
     "bench_batchnorm.json": _recorded("bench_batchnorm.json", bench_batchnorm.render),
     "bench_enwik8.json": _recorded("bench_enwik8.json", bench_enwik8.render),
@@ -143,6 +148,7 @@ _TABLES = {
     "cifar-wrn-16-2-small": _cifar("cifar-wrn-16-2-small"),
     "cifar-wrn-28-10-ten-steps": _cifar("cifar-wrn-28-10-ten-steps", cifar_table.render_cost),
     "enwik8-quick/results.json": _recorded("enwik8-quick/results.json", enwik8_table.render),
+    "enwik8-quick/results.json#differences": _recorded("enwik8-quick/results.json", _differences),
     "enwik8-quick-controls/results.json": _recorded(
         "enwik8-quick-controls/results.json", enwik8_table.render
     ),

@@ -23,6 +23,7 @@ from late_phase.keras.conversion import collapse, convert
 from late_phase.keras.ensemble import ensemble
 from late_phase.keras.layers import BatchNormalization, Dense
 from late_phase.keras.member_metrics import MemberMetrics
+from late_phase.keras.members import MemberLayer
 from late_phase.keras.optimizer import LatePhaseOptimizer
 from late_phase.keras.rank1 import Rank1Conv2D, Rank1Dense
 from late_phase.keras.rank1_lstm import Rank1LSTM, Rank1LSTMCell
@@ -36,6 +37,7 @@ __all__ = [
     "Dense",
     "Epoch",
     "LatePhaseOptimizer",
+    "MemberLayer",
     "MemberMetrics",
     "Members",
     "Rank1Conv2D",

@@ -92,9 +92,9 @@ class Members(MemberLayer):
     Args:
       layer: a Keras layer, without members.
       members: K, the number of members.
-      weights: which of the layer's trained weights have members: a regular expression that is found
-        in their path, as `summary` prints it; a list of these, of which one is found; a function of
-        a variable to a bool; None: all.
+      weights: which of the layer's trained weights have members: a regular expression that matches
+        their path, as `summary` prints it; a list of these, of which one matches; a function that
+        takes a variable and returns a bool; None: all.
       **kwargs: the options of every Keras layer. `name`, `dtype` and `trainable` are those of
         `layer`, unless given.
 

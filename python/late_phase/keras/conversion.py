@@ -158,9 +158,9 @@ def convert(model, members, weights="batch_norm + head", probe=None):
       members: K.
       weights: what gets members. `"batch_norm"`: all BatchNormalization layers. `"head"`: the last
         layer with weights of each output, Dense, EinsumDense or convolutional. `"normalization"`:
-        all normalisations. Anything else is a regular expression that is found in the path of a
+        all normalisations. Anything else is a regular expression that matches the path of a
         trained weight, as `summary` prints it. Several are joined by " + ", or are a list. Or a
-        function of a variable to a bool.
+        function that takes a variable and returns a bool.
       probe: inputs for `model`, on which it is compared with the copy; None: random ones made from
         its input signature. If that is impossible (strings, inputs that the model rejects), there
         is a warning and no comparison.
@@ -215,7 +215,7 @@ def _require_free(model, choice, members):
     for layer in flatten_layers(model):
         if isinstance(layer, MemberLayer) and layer.members != members:
             raise ValueError(
-                "`members` must be that of the layers that have members. "
+                "`members` must be the number of members that layers already have. "
                 f"Received: members={members}, {layer.members} in {layer.name}"
             )
 

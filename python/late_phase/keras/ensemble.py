@@ -59,7 +59,8 @@ def ensemble(model, activation=None):
     members = sorted({layer.members for layer in layers})
     if len(members) != 1:
         raise ValueError(
-            f"`model` must have layers with members, as many in all. Received: members={members}"
+            f"`model` must have layers with members, all with the same number of members. "
+            f"Received: members={members}"
         )
     fold = _Fold(members[0])
     inputs, like = _inputs(model)

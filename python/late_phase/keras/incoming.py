@@ -17,7 +17,7 @@ def checked(grads, variables, key):
     missing = [path_of(v) for v, g in zip(variables, grads) if g is None]
     if len(missing) == len(variables):
         raise ValueError(
-            "There must be a gradient of a variable: the loss depends on none. "
+            "At least one variable must have a gradient: the loss depends on none of them. "
             f"Received: None for all of {', '.join(missing)}"
         )
     if missing:

@@ -21,7 +21,7 @@ def spread(stacks):
 
 
 class MemberMetrics(keras.callbacks.Callback):
-    """Logs how far the members are apart, and the validation figures of each, at the end of epochs.
+    """Logs how far the members are apart, and the validation metrics of each, at the end of epochs.
 
     Into the logs of `fit`, and so into `history`, progress bar, and callbacks that come after this
     one, go
@@ -35,7 +35,7 @@ class MemberMetrics(keras.callbacks.Callback):
     and the same for every metric that the model was compiled with. `history` has these by name, and
     the spread of each weight, `member_spread/PATH`, which the logs do not have.
 
-    Training does not notice. Every epoch costs as many evaluations as there are members, and two
+    Training is not affected. Every epoch costs as many evaluations as there are members, and two
     more.
 
     Example:
@@ -114,13 +114,13 @@ class MemberMetrics(keras.callbacks.Callback):
             self._writer.flush()
 
     def plot(self, path=None, metric="loss"):
-        """Draws a validation figure of members, their mean and SWA, and the spreads, by epoch.
+        """Draws a validation metric of the members, their mean and SWA, and the spreads, by epoch.
 
         Needs matplotlib.
 
         Args:
           path: a file, such as "members.png"; None: none is written.
-          metric: the name of the figure: "loss", or that of a metric. Not drawn if there is no
+          metric: the name of the metric: "loss", or that of a metric. Not drawn if there is no
             `validation_data`.
 
         Returns:

@@ -6,7 +6,7 @@ _MEMBER, _COLLAPSED, _SWA = "#9bb8d9", "#1f5fa8", "#d9722b"
 
 
 def draw(history, metric):
-    """The figure: a validation figure of all, unless `metric` is None, above the spreads."""
+    """The figure: a validation metric of all, unless `metric` is None, above the spreads."""
     epochs = history["epoch"]
     if not epochs:
         raise ValueError("There must be an epoch to draw: train first. Received: no epochs")

@@ -203,10 +203,34 @@ def _rows_changed(layer):
 
 
 class MemberLayer(keras.layers.Layer):
-    """A layer some of whose weights have a row per member."""
+    """A layer some of whose weights have a row per member: the base of layers of your own.
 
-    plain_class = None  # the Keras layer that it is in inference
-    own_options = ("members",)  # which that one lacks
+    `build` makes weights with `add_member_weight`, and `call` reads them with `row`. For
+    `collapse`, the class attribute `plain_class` names the layer that it then becomes: one with the
+    same weights in the same order, made from the same config without what `own_options` lists.
+
+    Example:
+
+    >>> import keras, late_phase.keras
+    >>> class Scale(late_phase.keras.MemberLayer):
+    ...     def build(self, shape):
+    ...         self.scale = self.add_member_weight((shape[-1],), "ones", name="scale")
+    ...     def call(self, inputs, training=False):
+    ...         return inputs * self.row(self.scale, training)
+    >>> layer = Scale(members=10)
+    >>> print(layer(keras.ops.ones((2, 8))).shape, layer.scale.shape)
+    (2, 8) (10, 8)
+
+    Args:
+      members: K, the number of members.
+      **kwargs: the options of every Keras layer: `name`, `dtype`, `trainable`.
+
+    Raises:
+      ValueError: `members` is not a positive integer, or `dtype` is quantized.
+    """
+
+    plain_class = None
+    own_options = ("members",)
 
     def __init__(self, members, **kwargs):
         super().__init__(**kwargs)
@@ -220,10 +244,18 @@ class MemberLayer(keras.layers.Layer):
         self._last_training = False  # of the calls of `row`
 
     def add_member_weight(self, shape, initializer, regularizer=None, constraint=None, **kwargs):
-        """A weight [K, shape]. Initializer, regularizer and constraint are for one row.
+        """Makes a weight [K, *shape].
 
-        Regularized is the row that a call uses: a member's in training, the mean in inference. A
-        constraint holds for a member after each of its updates.
+        Args:
+          shape: the shape of one row.
+          initializer: for one row; all members start equal.
+          regularizer: applied to the row that a call uses: a member's in training, the mean in
+            inference.
+          constraint: applied to a member after each of its updates.
+          **kwargs: the other arguments of `add_weight`.
+
+        Returns:
+          The variable.
         """
         # Not cast as a whole in mixed precision: a call reads one row.
         variable = self.add_weight(
@@ -275,7 +307,12 @@ class MemberLayer(keras.layers.Layer):
         return self._optimizer()
 
     def row(self, variable, training):
-        """The row of a weight that this call uses: its member's in training, else the mean."""
+        """The row of a weight that this call uses: its member's in training, else the mean.
+
+        Args:
+          variable: a weight made by `add_member_weight`.
+          training: the argument of `call`.
+        """
         self._last_training = self.is_training(training)
         if self._last_training:
             self._prepare_rows()
@@ -340,11 +377,14 @@ class MemberLayer(keras.layers.Layer):
     def call_members(self, inputs, *args, mask=None, **kwargs):
         """Inference with all members, each on its part of the batch: [K*N, ...] -> [K*N, ...].
 
-        Member 0 comes first.
+        Here `call` runs once per member. A layer of your own may do it at once; it takes the mask
+        and the states that its `call` takes.
 
-        Here `call` runs once per member. A layer of your own may do it at once:
-        `split_members`, `along_members` and `join_members` help. If its `call` takes a mask or
-        states, it takes them here too.
+        Args:
+          inputs: those of member 0 come first.
+          *args: further arguments of `call`.
+          mask: as in `call`.
+          **kwargs: further arguments of `call`.
         """
         return each_member(self, self.members, inputs, *args, mask=mask, **kwargs)
 
@@ -356,6 +396,11 @@ class MemberLayer(keras.layers.Layer):
 
     def plain_layer(self):
         """The Keras layer without members that does what this one does in inference."""
+        if self.plain_class is None:
+            raise ValueError(
+                "To be collapsed, the class of a layer with members must name in `plain_class` the "
+                f"layer that it becomes. Received: plain_class=None in {type(self).__name__}"
+            )
         return self.plain_class.from_config(
             {key: value for key, value in self.get_config().items() if key not in self.own_options}
         )

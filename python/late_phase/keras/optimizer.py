@@ -471,7 +471,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         if self.members > 1 and is_short and not self._said_too_short:
             self._said_too_short = True
             warnings.warn(
-                "`start` should be a step of the training, or there are no members. "
+                "Training ended before `start`, so no members were spawned. "
                 f"Received: start={start}, training ended after {steps} steps",
                 stacklevel=3,
             )

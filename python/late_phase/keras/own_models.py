@@ -70,8 +70,8 @@ def outputs(model):
         return keras.tree.flatten(model.call(inputs))
     except Exception as error:  # of whatever kind, as it is the model's own
         raise ValueError(
-            "The head is found in a class of your own if its `call` has layers and keras.ops "
-            "alone; choose it by its name, as `summary` prints it. "
+            "The head is found in a class of your own if its `call` uses only layers and "
+            "keras.ops; choose it by its name, as `summary` prints it. "
             f"Received: {type(model).__name__}: {error}"
         ) from error
 
@@ -106,7 +106,7 @@ def remake(model, clone):
     except Exception as error:  # of whatever kind, as it is the model's own
         raise ValueError(
             "`call` of a class of models must only call the layers that get or lose members, and "
-            f"use nothing else of them. Received: {name}: {error}"
+            f"use none of their attributes. Received: {name}: {error}"
         ) from error
     return copy
 

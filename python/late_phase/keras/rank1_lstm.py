@@ -129,7 +129,7 @@ class Rank1LSTM(Rank1Layer, keras.layers.LSTM):
     Call arguments:
       inputs: [batch, time, features].
       initial_state: a list of h and c, [batch, units] each, or None for zeros.
-      mask: [batch, time], of which steps there are; or None.
+      mask: bool [batch, time], True where there is a step; or None.
       training: whether to use the factors of one member.
 
     Raises:

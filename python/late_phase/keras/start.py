@@ -71,7 +71,7 @@ def check_start(start, or_none=True):
     if isinstance(start, str) and _percentage(start) is not None:
         return start
     raise ValueError(
-        '`start` must be an integer of at least 0, a percentage in (0, 100) as "60%", '
+        '`start` must be an integer of at least 0, a percentage in (0, 100), such as "60%", '
         f"{'a late_phase.keras.Epoch, or None' if or_none else 'or a late_phase.keras.Epoch'}. "
         f"Received: start={start!r}"
     )
@@ -85,8 +85,9 @@ def size_of_fit(start, params):
     steps, epochs = ((params or {}).get(name) for name in ("steps", "epochs"))
     if not steps or not epochs:
         raise ValueError(
-            "`start` must be a step where the number of steps is not known: in a loop of your own, "
-            "in train_on_batch, and in the first epoch of a dataset that does not tell its size. "
+            "`start` must be a number of steps if the length of the training is not known: in your "
+            "own loop, in train_on_batch, and in the first epoch of a dataset that does not tell "
+            "its size. "
             f"Received: start={start!r}"
         )
     return steps, epochs
@@ -116,7 +117,7 @@ class StartOnPlateau(keras.callbacks.Callback):
     Args:
       monitor: the name of the metric, as `fit` logs it.
       patience: epochs without an improvement.
-      min_delta: what counts as an improvement is more than this.
+      min_delta: only a larger change counts as an improvement.
       mode: "min" or "max": which values are better.
 
     Raises:

@@ -51,7 +51,7 @@ class SWA(keras.callbacks.Callback):
     Args:
       start: when averaging begins, as in `LatePhaseOptimizer`: a step (minibatch) of the optimizer;
         `"60%"` of the steps of `fit`; or an epoch of `fit`, `late_phase.keras.Epoch(30)`. If
-        `frequency` is in epochs, it begins with the first epoch that begins then or later.
+        `frequency` is in epochs, it begins with the first epoch that starts at that step or later.
       frequency: from one sample to the next: steps, or `late_phase.keras.Epoch(n)`, at the end of
         every n-th epoch.
       window: how many of the last samples are averaged, of which a copy each is kept in memory;
@@ -60,7 +60,7 @@ class SWA(keras.callbacks.Callback):
         average, which after the first sample becomes m times itself plus (1 - m) times a new one.
         `"cosine"`, `"1-sqrt"`: sample j of the last n, the newest last, weighs
         f(j/n) - f((j+1)/n), where f is how the learning rate would have fallen from 1 to 0; or a
-        function f of your own. `"equal"` is a linear one.
+        function f of your own. `"equal"` corresponds to a linear fall.
       dataset: what `reestimate_batch_norm` takes; may be None if there is no BatchNormalization.
       steps: how many of its batches to use; None: all.
       backup_dir: a folder to keep the average in. A training that resumes at a later epoch
@@ -91,7 +91,7 @@ class SWA(keras.callbacks.Callback):
         self.start = check_start(start, or_none=False)
         if not isinstance(frequency, Epoch) and not (is_integer(frequency) and frequency >= 1):
             raise ValueError(
-                "`frequency` must be an integer of at least 1, of steps, or a "
+                "`frequency` must be a number of steps, at least 1, or a "
                 f"late_phase.keras.Epoch. Received: frequency={frequency!r}"
             )
         averages.check(window, weights)
@@ -245,7 +245,7 @@ class SWA(keras.callbacks.Callback):
         ]:
             raise ValueError(
                 "A callback averages one set of weights: use a new SWA for another model, or if "
-                f"layers have been frozen or thawed. Received: {len(variables)} weights, not the "
+                f"layers have been frozen or unfrozen. Received: {len(variables)} weights, not the "
                 f"{len(self._variables)} that the average is of"
             )
 

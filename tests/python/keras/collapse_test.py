@@ -133,3 +133,44 @@ def test_each_member_is_a_plain_model_of_its_own():
 def test_contradictions_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         late_phase.keras.collapse(norm_model(), **options)
+
+
+class OwnDense(late_phase.keras.MemberLayer):
+    """A Dense layer without activation, written by a user."""
+
+    def build(self, shape):
+        self.kernel = self.add_member_weight((shape[-1], self.units), "glorot_uniform", name="k")
+
+    def __init__(self, units, members, **kwargs):
+        super().__init__(members, **kwargs)
+        self.units = units
+
+    def call(self, inputs, training=False):
+        return inputs @ self.row(self.kernel, training)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+class OwnDenseThatCollapses(OwnDense):
+    plain_class = keras.layers.Dense
+    own_options = ("members", "bias_members")
+
+    def get_config(self):
+        return {**super().get_config(), "use_bias": False, "bias_members": 1}
+
+
+def test_a_layer_of_ones_own_collapses_to_its_plain_class():
+    model = keras.Sequential([keras.Input((4,)), OwnDenseThatCollapses(3, members=2)])
+    rows = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    model.layers[0].set_weights([rows])
+    plain = late_phase.keras.collapse(model)
+    assert type(plain.layers[0]) is keras.layers.Dense
+    [kernel] = plain.get_weights()
+    np.testing.assert_allclose(kernel, rows.mean(axis=0), rtol=1e-6)
+
+
+def test_a_layer_of_ones_own_without_a_plain_class_is_refused():
+    model = keras.Sequential([keras.Input((4,)), OwnDense(3, members=2)])
+    with pytest.raises(ValueError, match="`plain_class`.*Received: plain_class=None in OwnDense"):
+        late_phase.keras.collapse(model)

@@ -461,9 +461,7 @@ def test_the_rest_of_a_converted_model_can_be_converted():
     assert [v.path for v in twice.weights if hasattr(v, "late_phase_members")] == [
         "attention/query/bias", "attention/key/bias"
     ]  # fmt: skip
-    message = (
-        "`members` must be that of the layers that have members. Received: members=4, 3 in norm"
-    )
+    message = "must be the number of members that layers already have. Received: members=4, 3 in"
     with pytest.raises(ValueError, match=message):
         late_phase.keras.convert(norm, members=4, weights="head")
 

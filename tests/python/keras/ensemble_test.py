@@ -245,7 +245,7 @@ def stack(*layers):
     [
         (
             lambda: stack(keras.layers.Dense(2)),
-            r"`model` must have layers with members, as many in all. Received: members=\[\]",
+            r"`model` must have layers with members, all with the same number.*members=\[\]",
         ),
         (
             lambda: stack(

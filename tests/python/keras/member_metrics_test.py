@@ -136,7 +136,7 @@ def test_before_the_start_members_are_the_collapsed_model():
     counted = []
     evaluate = model.evaluate
     model.evaluate = lambda **options: counted.append(1) or evaluate(**options)
-    with pytest.warns(UserWarning, match="`start` should be a step of the training"):
+    with pytest.warns(UserWarning, match="Training ended before `start`"):
         fit(model, metrics)
     for k in range(K):
         assert metrics.history[f"val_member_{k}_loss"] == metrics.history["val_collapsed_loss"]

@@ -45,7 +45,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:`start` should be a step")
+@pytest.mark.filterwarnings("ignore:Training ended before `start`")
 @pytest.mark.parametrize("option", OPTIONS)
 def test_batch_norm_before_the_members_is_keras_s(option):
     """Trained as Keras's layer, with the same option, as long as there is one member."""

@@ -159,7 +159,7 @@ def test_plateau(values, options, epochs):
 @pytest.mark.parametrize("values, patience", [([4, 3, 2, 1], 1), ([4, 4, 3, 3], 2)])
 def test_a_metric_that_keeps_improving_starts_nothing(values, patience):
     model = made(None)
-    with pytest.warns(UserWarning, match="`start` should be a step.*Received: start=None"):
+    with pytest.warns(UserWarning, match="Training ended before `start`.*Received: start=None"):
         fit(model, [Logged(values), StartOnPlateau("figure", patience=patience)])
     assert model.optimizer.start is None
 
@@ -179,7 +179,7 @@ def test_a_metric_that_keeps_improving_starts_nothing(values, patience):
         (lambda: StartOnPlateau(mode="auto"),
          "`mode` must be 'min' or 'max'. Received: mode='auto'"),
         (lambda: made("60%").train_on_batch(X, Y),
-         "where the number of steps is not known.*Received: start='60%'"),
+         "if the length of the training is not known.*Received: start='60%'"),
         (lambda: made(3).optimizer.spawn(), "`start` must be None.*Received: start=3, members=3"),
         (lambda: made(None).optimizer.spawn(), "The optimizer must be built"),
         (lambda: fit(made(3), [StartOnPlateau()]),

@@ -148,7 +148,7 @@ def test_evaluations_measure_once_there_are_members(tmp_path, text):
     # In the middle of training as at the end of a shorter one.
     program_runs.train("enwik8", text, tmp_path / "shorter", *flags, "--steps", 15)
     assert lines_of(tmp_path / "shorter") == {step: lines[step] for step in (10, 15)}
-    # A resumed run goes on with its lines.
+    # A resumed run continues its lines.
     program_runs.train("enwik8", text, tmp_path / "shorter", "--resume", "--steps", 22)
     assert lines_of(tmp_path / "shorter") == lines
 

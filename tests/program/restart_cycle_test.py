@@ -1,4 +1,4 @@
-"""Cycles that begin anew with each epoch, in the programs. What they do to weights:
+"""Cycles that restart with each epoch, in the programs. What they do to weights:
 tests/optimizers/late_phase_test.cc.
 """
 

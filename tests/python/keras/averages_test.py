@@ -98,7 +98,7 @@ def test_several_steps_per_execution(start, frequency):
 
 
 def test_steps_are_the_optimizers():
-    """A second `fit` goes on with the steps of the first, as a start of the optimizer does."""
+    """A second `fit` continues the steps of the first, as a start of the optimizer does."""
     model, steps, swa = made(), Steps(), SWA(3 * STEPS + 1, 2)
     fit(model, [swa], epochs=3)
     assert swa.samples == 0

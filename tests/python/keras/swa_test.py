@@ -211,7 +211,7 @@ def on_another_model():
         ),
         (
             lambda: late_phase.keras.SWA(0, 0),
-            "`frequency` must be an integer of at least 1, of steps, or a late_phase.keras.Epoch. "
+            "`frequency` must be a number of steps, at least 1, or a late_phase.keras.Epoch. "
             "Received: frequency=0",
         ),
         (

@@ -1,5 +1,6 @@
 #include "models/images/npy.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -30,7 +31,7 @@ bool Field(const std::string& header, const std::string& key, std::string* value
 bool ParseShape(const std::string& text, std::vector<int64_t>* shape) {
   shape->clear();
   if (text.size() < 2 || text.front() != '(' || text.back() != ')') return false;
-  int64_t elements = 1;
+  int64_t elements = 1;  // of an array with 1 in place of each 0: rows have a size, too
   size_t at = 1;
   while (true) {
     at = text.find_first_not_of(" ,", at);
@@ -38,8 +39,9 @@ bool ParseShape(const std::string& text, std::vector<int64_t>* shape) {
     const size_t end = text.find_first_not_of("0123456789", at);
     if (end == at || end - at > 12) return false;
     shape->push_back(std::stoll(text.substr(at, end - at)));
-    if (shape->back() > 0 && elements > kMostElements / shape->back()) return false;
-    elements *= shape->back();
+    const int64_t factor = std::max<int64_t>(shape->back(), 1);
+    if (elements > kMostElements / factor) return false;
+    elements *= factor;
     at = end;
   }
 }

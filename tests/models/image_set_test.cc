@@ -162,6 +162,7 @@ TEST(NpyTest, EveryDamageIsNamed) {
   EXPECT_THAT(complaint(Npy("|u1", "()", "a")), HasSubstr("the shape () instead of"));
   EXPECT_THAT(complaint(Npy("|u1", "(-1, 2)", "ab")), HasSubstr("the shape (-1, 2)"));
   EXPECT_THAT(complaint(Npy("|u1", "(99999999999, 99999999999)", "ab")), HasSubstr("the shape"));
+  EXPECT_THAT(complaint(Npy("|u1", "(0, 99999999999, 99999999999)", "")), HasSubstr("the shape"));
   EXPECT_THAT(complaint(Npy("|u1", "6", "abcdef")), HasSubstr("the shape 6"));
   std::string nameless = good;
   nameless.replace(nameless.find("shape"), 5, "shade");

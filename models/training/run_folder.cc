@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "models/training/metrics_lines.h"
 #include "nlohmann/json.hpp"
 #include "optimizers/disk.h"
 #include "tensorflow/core/platform/errors.h"
@@ -24,35 +24,18 @@ absl::Status Failed(const std::string& what, const std::string& why) {
   return absl::UnavailableError(absl::StrCat("cannot ", what, ": ", why));
 }
 
-// The number of that name, or `otherwise` if there is none.
-template <typename T>
-T NumberIn(const Json& object, const char* name, T otherwise) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_number() ? found->get<T>() : otherwise;
-}
-
-// Copies the lines up to `step`, of which only those about training if it is `trained`, and returns
-// the seconds of the last one that has any, else 0. A last line that was cut off by a kill is
-// dropped. Nothing is written before all of `from` was read.
+// Copies the lines that still hold, and returns their seconds of training. Nothing is written
+// before all of `from` was read.
 absl::StatusOr<double> Keep(const std::string& from, const std::string& to, int64_t step,
                             bool trained) {
-  std::string text, kept;
+  std::string text;
   std::error_code error = ReadWholeFile(from, &text);
   if (error == std::errc::no_such_file_or_directory) error.clear();
   if (error) return Failed("read " + from, error.message());
-  double seconds = 0;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object()) continue;
-    const int64_t at = NumberIn<int64_t>(object, "step", step + 1);
-    if (at > step || (trained && at == step && object.value("kind", Json()) != "train")) continue;
-    seconds = NumberIn<double>(object, "seconds", seconds);
-    kept += line + "\n";
-  }
-  error = ReplaceFile(to, kept);
+  const KeptLines kept = KeepLines(text, step, trained);
+  error = ReplaceFile(to, kept.text);
   if (error) return Failed("write " + to, error.message());
-  return seconds;
+  return kept.seconds;
 }
 
 void Append(const Metrics& metrics, Json* line) {

@@ -291,3 +291,31 @@ def campaign(name, program = False, deps = []):
         tags = ["manual"],
         deps = [":%s_py" % name],
     )
+
+def bytes_campaign(name, deps):
+    """The campaign over the bytes that a parser is given, NAME_bytes.cc in tests/campaign/bytes.
+
+    NAME_bytes_test: its small version. NAME: under libFuzzer, whose flags it takes, with
+    --config=fuzz.
+    """
+    core_library(
+        name = name + "_bytes",
+        testonly = True,
+        srcs = [name + "_bytes.cc"],
+        deps = deps + [":parser"],
+    )
+    core_test(
+        name = name + "_bytes_test",
+        srcs = ["bytes_test.cc"],
+        deps = [":damage", ":parser", ":%s_bytes" % name],
+    )
+    native.cc_test(
+        name = name,
+        size = "enormous",
+        srcs = ["libfuzzer.cc"],
+        copts = _CORE_COPTS,
+        linkopts = ["-fsanitize=fuzzer"],
+        linkstatic = True,
+        tags = ["manual"],
+        deps = [":parser", ":%s_bytes" % name],
+    )

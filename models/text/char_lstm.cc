@@ -25,6 +25,7 @@ std::vector<CharLstmWeight> CharLstmWeights(const CharLstmOptions& options) {
   if (options.rank1) {
     weights.push_back({"u", {H}, true, 0.99, 1.01});
     weights.push_back({"v", {4 * H}, true, 0.99, 1.01});
+    if (options.whole_kernel) weights.push_back({"u_input", {E}, true, 0.99, 1.01});
   }
   return weights;
 }
@@ -41,17 +42,21 @@ CharLstm::CharLstm(const tensorflow::Scope& scope, const CharLstmOptions& option
                    Output tokens, Output labels, Output initial_h, Output initial_c,
                    bool is_training) {
   const int32_t H = static_cast<int32_t>(options.units);
+  const bool whole = options.rank1 && options.whole_kernel;
   auto factor = [&](const char* name, int32_t size) -> Output {
+    if (whole) return tf_ops::ExpandDims(scope, weights.at(name), 0);
     if (options.rank1) return weights.at(name);
     return tf_ops::Fill(scope, {1, size},
                         tf_ops::Cast(scope, tf_ops::Const(scope, 1.0f), initial_h.type()));
   };
-  const auto table =
-      tf_ops::Add(scope, tf_ops::MatMul(scope, weights.at("embedding"), weights.at("kernel")),
-                  weights.at("bias"));  // [vocabulary, 4·units]
+  Output embedding = weights.at("embedding");
+  if (whole) embedding = tf_ops::Mul(scope, embedding, weights.at("u_input"));
+  Output input = tf_ops::MatMul(scope, embedding, weights.at("kernel"));
+  if (whole) input = tf_ops::Mul(scope, input, weights.at("v"));
+  const auto table = tf_ops::Add(scope, input, weights.at("bias"));  // [vocabulary, 4·units]
   const ops::Rank1LstmTokens lstm(
       scope, tokens, table, initial_h, initial_c, weights.at("recurrent_kernel"), factor("u", H),
-      factor("v", 4 * H), options.rank1 ? member : tensorflow::Input(0), {is_training});
+      factor("v", 4 * H), options.rank1 && !whole ? member : tensorflow::Input(0), {is_training});
   const auto features = tf_ops::Reshape(scope, lstm.h, {-1, H});  // [time·batch, units]
   losses =
       ops::SoftmaxCrossEntropy(scope, features, weights.at("softmax_kernel"),

@@ -3,6 +3,8 @@
 //
 //   z_t = E[x_t] W + b + ((h_{t−1} ∘ u) R) ∘ v,   p(x_{t+1}) = softmax(h_t S + s)
 //
+// Or with factors on the whole kernel [W; R]: ((E[x_t] ∘ u_input) W) ∘ v in place of E[x_t] W.
+//
 // A builder: it knows weights and tensors, nothing about training or data. The embedding is never
 // looked up: E·W + b is one small product per call, whose rows the LSTM looks up.
 #ifndef LATE_PHASE_MODELS_TEXT_CHAR_LSTM_H_
@@ -23,25 +25,27 @@ struct CharLstmOptions {
   int64_t vocabulary = 205;
   int64_t embedding = 205;
   int64_t units = 500;
-  bool rank1 = true;  // whether u and v are weights; otherwise they are 1, the plain LSTM
+  bool rank1 = true;  // whether the factors are weights; otherwise they are 1, the plain LSTM
+  bool whole_kernel = false;  // whether they scale [W; R] instead of R
 };
 
 struct CharLstmWeight {
   std::string name;
   tensorflow::TensorShape shape;  // of a late-phase weight: of one member
-  bool late_phase;                // u and v
+  bool late_phase;                // a factor: u, v, u_input
   double low, high;               // initial values are uniform in [low, high)
 };
 
-// The weights to declare, in a fixed order; u and v come last, so that the others do not depend on
-// whether they exist.
+// The weights to declare, in a fixed order; the factors come last, so that the others do not depend
+// on whether they exist.
 std::vector<CharLstmWeight> CharLstmWeights(const CharLstmOptions& options);
 
 // Trainable numbers of the network, with one member.
 int64_t CharLstmParameters(const CharLstmOptions& options);
 
 struct CharLstm {
-  // `weights` by name; u and v (if rank1) as stacks [K, …] of which row `member` is used.
+  // `weights` by name; the factors as stacks [K, …] of which row `member` is used, those of the
+  // whole kernel as the member's row.
   // tokens, labels int32 [time, batch]; initial_h, initial_c [batch, units].
   CharLstm(const tensorflow::Scope& scope, const CharLstmOptions& options,
            const std::map<std::string, tensorflow::Output>& weights, tensorflow::Input member,

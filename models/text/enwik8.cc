@@ -69,7 +69,7 @@ double MemoryBytes(const Enwik8Options& options, const CharLstmOptions& network,
     for (int64_t d = 0; d < weight.shape.dims(); ++d) size *= weight.shape.dim_size(d);
     (weight.late_phase ? numbers.members : numbers.base) += size;
   }
-  numbers.slots = 2;
+  numbers.slots = options.optimizer == "adam" ? 2 : 1;
   const double characters = 1.0 * options.sequence * options.share().Size(options.batch);
   numbers.minibatch = 6 * characters * options.units + 2 * characters * network.vocabulary;
   // The text is mapped, so its pages can be evicted when memory is short.
@@ -115,7 +115,8 @@ Enwik8::Enwik8(const Enwik8Options& options, const Vocabulary& vocabulary, const
     : options_(options),
       vocabulary_(vocabulary),
       text_(text),
-      network_{vocabulary.size(), options.embedding, options.units, options.rank1()},
+      network_{vocabulary.size(), options.embedding, options.units, options.rank1(),
+               options.factors == "whole"},
       dtype_(options.dtype == "float64" ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT),
       scope_(tensorflow::Scope::NewRootScope()) {}
 
@@ -165,8 +166,12 @@ absl::Status Enwik8::Build(int64_t steps_per_epoch) {
 }
 
 absl::Status Enwik8::Plan(int64_t steps_per_epoch) {
-  // One step of Adam for K minibatches sees 1/√K of their noise.
-  if (options_.late_rate == 0) options_.late_rate = 1 / std::sqrt(options_.members);
+  // One step for K minibatches sees 1/√K of their noise, to which Adam's step is in proportion, and
+  // 1/K of its square, to which SGD's excess is.
+  if (options_.late_rate == 0) {
+    options_.late_rate =
+        1 / (options_.optimizer == "adam" ? std::sqrt(options_.members) : options_.members);
+  }
   TF_ASSIGN_OR_RETURN(plan_, PlanTraining(options_, steps_per_epoch));
   plan_.late_phase.clip_norm = options_.clip_norm;
   plan_.bytes = MemoryBytes(options_, network_, plan_.late_phase);
@@ -178,14 +183,14 @@ absl::Status Enwik8::Plan(int64_t steps_per_epoch) {
 std::map<std::string, Output> Enwik8::DeclareWeights() {
   std::map<std::string, Output> read;
   uint32_t index = 0;
+  const MemberRead factors = network_.whole_kernel ? MemberRead::kRow : MemberRead::kStack;
   for (const CharLstmWeight& weight : CharLstmWeights(network_)) {
     const InitialValue initial(dtype_, weight.shape,
                                [weight, dtype = dtype_, seed = options_.seed, index = index++] {
                                  return Draw(weight, dtype, seed, index);
                                });
-    read[weight.name] = weight.late_phase
-                            ? weights_->AddMembers(weight.name, initial, MemberRead::kStack)
-                            : weights_->AddBase(weight.name, initial);
+    read[weight.name] = weight.late_phase ? weights_->AddMembers(weight.name, initial, factors)
+                                          : weights_->AddBase(weight.name, initial);
   }
   return read;
 }
@@ -240,13 +245,16 @@ absl::Status Enwik8::BuildTraining() {
   carried_ = {{before_h.value.name(), network.final_h.name()},
               {before_c.value.name(), network.final_c.name()}};
 
-  UpdateRule adam = UpdateRule::Adam(options_.learning_rate, options_.epsilon);
-  adam.beta1 = options_.beta1;
-  adam.beta2 = options_.beta2;
-  UpdateRule members = adam;
+  UpdateRule base = UpdateRule::Momentum(options_.learning_rate, options_.momentum);
+  if (options_.optimizer == "adam") {
+    base = UpdateRule::Adam(options_.learning_rate, options_.epsilon);
+    base.beta1 = options_.beta1;
+    base.beta2 = options_.beta2;
+  }
+  UpdateRule members = base;
   if (options_.member_learning_rate > 0) members.lr = options_.member_learning_rate;
   return weights_->Minimize(
-      loss, adam, members,
+      loss, base, members,
       {epoch.update, keep(state_h, network.final_h), keep(state_c, network.final_c)});
 }
 

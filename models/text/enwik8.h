@@ -30,9 +30,13 @@ struct Enwik8Options : Recipe {
   TextLimits limits;
   int64_t batch = 128;
   int64_t sequence = 100;  // characters through which gradients flow back
+  std::string factors =
+      "recurrent";                 // what they scale: the recurrent matrix, or the "whole" kernel
+  std::string optimizer = "adam";  // or "sgd"
   double learning_rate = 1e-3;
-  double member_learning_rate = 0;  // of u and v; 0: learning_rate
+  double member_learning_rate = 0;  // of the factors; 0: learning_rate
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double momentum = 0.9;  // of "sgd", Nesterov's
   double clip_norm = 1;
 
   bool rank1() const { return late_phase() || IsNetwork("rank1"); }

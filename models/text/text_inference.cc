@@ -28,8 +28,8 @@ TextInference::TextInference(const CharLstmOptions& network, tensorflow::DataTyp
   std::map<std::string, Output> read;
   for (const CharLstmWeight& weight : CharLstmWeights(network)) {
     Output value = weights->Read(weight.name, set, member);
-    // A read gives one row, but the network takes stacks.
-    if (weight.late_phase) value = tf_ops::ExpandDims(scope, value, 0);
+    // A read gives one row, where the network may take a stack.
+    if (weight.late_phase && !network.whole_kernel) value = tf_ops::ExpandDims(scope, value, 0);
     read[weight.name] = value;
   }
   const Output tokens = fed("tokens", tensorflow::DT_INT32, &tokens_),

@@ -19,7 +19,7 @@ TREATMENTS = {
     "late-phase": "the late phase",
     "decay": "the falling rate",
 }
-OPTIMIZERS = {"enwik8": "adam", "cifar": "sgd"}
+OPTIMIZERS = {"enwik8": "adam", "cifar": "sgd"}  # of runs that do not say
 
 
 def read(folder):
@@ -82,7 +82,7 @@ def measured_of(runs):
         end=first.epochs,
         trends=[run.trend() for run in runs],
         swa_samples=first.swa_samples,
-        optimizer=OPTIMIZERS[first.program],
+        optimizer=first.config.get("optimizer", OPTIMIZERS[first.program]),
     )
 
 

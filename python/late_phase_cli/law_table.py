@@ -27,13 +27,15 @@ _OF_TREATMENTS = (
     "restart_cycle",
 )
 _OF_NO_NUMBER = ("model", "seed", "seeds", "log_every", "evaluate_every", "checkpoint_every")
+# Settings that older runs do not know, with what they did.
+_SINCE = {"factors": "recurrent", "optimizer": "adam"}
 NAMES = {
     "accumulation": "accumulation",
     "lower-rate": "lower rate",
     "late-phase": "late phase",
     "decay": "falling rate",
 }
-# What the law covers: of a late phase, the rarer steps but not the members.
+# What the law, which is Adam's, covers: of a late phase, the rarer steps but not the members.
 _LAWFUL = ("accumulation", "lower-rate", "late-phase")
 
 
@@ -56,9 +58,16 @@ def network_key(run):
     """What all runs of a setting have in common."""
     left_out = {*_OF_TREATMENTS, *_OF_NO_NUMBER}
     if run.network == "base":
-        left_out.add("member_learning_rate")  # which has no factors
-    settings = {name: value for name, value in run.config.items() if name not in left_out}
+        left_out |= {"member_learning_rate", "factors"}  # which has no factors
+    if _is_adam(run):
+        left_out.add("momentum")
+    settings = {**_SINCE, **run.config}
+    settings = {name: value for name, value in settings.items() if name not in left_out}
     return run.network, repr(sorted(settings.items()))
+
+
+def _is_adam(run):
+    return run.config.get("optimizer", "adam") == "adam"
 
 
 def _treatment_key(run):
@@ -153,10 +162,12 @@ def setting_text(run):
         f"{(config['train_characters'] or 90_000_000) / 1e6:g}M characters",
         f"{run.epochs:g} epochs",
         f"T0 {config['t0']:g}",
-        f"rate {config['learning_rate']:g}",
+        f"{'' if _is_adam(run) else 'SGD, '}rate {config['learning_rate']:g}",
     ]
     if run.network == "rank1" and config.get("member_learning_rate"):
         texts.append(f"of u and v {config['member_learning_rate']:g}")
+    if run.network == "rank1" and config.get("factors") == "whole":
+        texts.append("of the whole kernel")
     if run.treatment == "late-phase":
         texts.append(f"σ0 {config['sigma']:g}")
     return ", ".join(texts)
@@ -170,7 +181,7 @@ def render(found):
     """The law's prediction beside each comparison, as lines of Markdown; the root-mean-square
     difference by treatment.
     """
-    found = [one for one in found if one.treated.treatment in _LAWFUL]
+    found = [one for one in found if one.treated.treatment in _LAWFUL and _is_adam(one.treated)]
     rows, differences = [], collections.defaultdict(list)
     for one in found:
         predicted, lost, measured = one.predicted(), one.progress_lost(), one.measured()

@@ -66,13 +66,25 @@ def test_partners_have_the_same_training_and_seed(tmp_path):
 
 
 def test_runs_of_an_older_version_are_of_the_same_setting(tmp_path):
-    """They do not know `restart_cycle`; a network without members does not look at it."""
-    for seed, options in enumerate(({}, {"restart_cycle": False}, {"restart_cycle": True})):
+    """They do not know `restart_cycle`, which a network without members does not look at, nor the
+    choice of an optimizer or of what factors scale.
+    """
+    now = {"factors": "recurrent", "optimizer": "adam", "momentum": 0.9}
+    for seed, options in enumerate(({}, {"restart_cycle": False, **now}, {"restart_cycle": True})):
         make_run(tmp_path / f"rank1-{seed}", seed=seed, swa=END - 0.08, **options)
         make_run(tmp_path / f"late-{seed}", "late-phase", seed=seed, swa=END, **options)
     lines = law_table.render(law_table.comparisons(law_table.read_all(f"{tmp_path}/*")))
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| rank1")]
     assert [(row[1], row[3]) for row in rows] == [("late phase", "2"), ("late phase", "1")]
+
+
+def test_the_law_is_not_asked_about_sgd(tmp_path):
+    make_run(tmp_path / "rank1", swa=END - 0.08, optimizer="sgd")
+    make_run(tmp_path / "late-phase", "late-phase", swa=END, optimizer="sgd")
+    make_run(tmp_path / "adam", "rank1", swa=END - 0.08)
+    found = law_table.comparisons(law_table.read_all(str(tmp_path)))
+    assert len(found) == 1 and "SGD, rate" in law_table.setting_text(found[0].treated)
+    assert not any(line.startswith("| rank1") for line in law_table.render(found))
 
 
 def test_a_lower_rate_has_the_k_that_it_corresponds_to(tmp_path):

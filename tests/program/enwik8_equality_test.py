@@ -13,19 +13,23 @@ from tests.support import enwik8_text, program_runs
 
 BATCH, TIME, UNITS, EMBEDDING, EPOCH = 4, 6, 7, 5, 8
 MEMBERS, T0, SWA_FROM, STEPS = 3, 5, 14, 20
-RATE, MEMBER_RATE, BETA1, BETA2, EPSILON, CLIP = 0.01, 0.02, 0.9, 0.999, 1e-8, 0.05
+RATES = {"adam": (0.01, 0.02), "sgd": (2, 3)}  # of base weights and factors
+BETA1, BETA2, EPSILON, CLIP = 0.9, 0.999, 1e-8, 0.05
 BASE = ["embedding", "kernel", "recurrent_kernel", "bias", "softmax_kernel", "softmax_bias"]
-FACTORS = ["u", "v"]
+FACTORS = {"recurrent": ["u", "v"], "whole": ["u", "v", "u_input"]}
+MOMENTUM = 0.8
 
 
-def flags(gamma, dtype):
+def flags(gamma, dtype, factors, optimizer):
+    rate, member_rate = RATES[optimizer]
     epochs = lambda steps: steps / EPOCH
     return (
         f"--model late-phase --units {UNITS} --embedding {EMBEDDING} --batch {BATCH} "
         f"--sequence {TIME} --train-characters 0 --validation-characters 0 --test-characters 0 "
         f"--members {MEMBERS} --t0 {epochs(T0)} --swa-start {epochs(SWA_FROM - 1)} "
-        f"--swa-every {epochs(1)} --sigma 0.35 --gamma {gamma} --learning-rate {RATE} "
-        f"--member-learning-rate {MEMBER_RATE} --clip-norm {CLIP} --seed 3 --dtype {dtype}"
+        f"--swa-every {epochs(1)} --sigma 0.35 --gamma {gamma} --learning-rate {rate} "
+        f"--member-learning-rate {member_rate} --clip-norm {CLIP} --seed 3 --dtype {dtype} "
+        f"--factors {factors} --optimizer {optimizer} --momentum {MOMENTUM}"
     ).split()
 
 
@@ -39,10 +43,12 @@ def text(tmp_path_factory):
 class Reference:
     """Algorithm 1 on the character LSTM, step by step, in the type of the given weights."""
 
-    def __init__(self, weights, gamma, seed):
+    def __init__(self, weights, gamma, seed, factors, optimizer):
+        self.factors = FACTORS[factors]
+        self.update = {"adam": self.adam, "sgd": self.sgd}[optimizer]
+        self.rates = RATES[optimizer]
         self.theta = {name: tf.constant(weights[name]) for name in BASE}
-        self.phi0 = {name: tf.constant(weights[name][0]) for name in FACTORS}
-        self.stacks = {name: weights[name] for name in FACTORS}
+        self.phi0 = {name: tf.constant(weights[name][0]) for name in self.factors}
         self.members = [self.phi0]
         self.gamma, self.seed, self.t = gamma, seed, 0
         self.dtype = self.theta["bias"].dtype
@@ -52,10 +58,11 @@ class Reference:
 
     def loss(self, weights, tokens, labels, h, c):
         u, v, R = weights["u"], weights["v"], weights["recurrent_kernel"]
+        u_input, v_input = weights.get("u_input", 1), v if "u_input" in weights else 1
         losses = []
         for t in range(tokens.shape[0]):
-            x = tf.gather(weights["embedding"], tokens[t])
-            z = x @ weights["kernel"] + weights["bias"] + ((h * u) @ R) * v
+            x = tf.gather(weights["embedding"], tokens[t]) * u_input
+            z = (x @ weights["kernel"]) * v_input + weights["bias"] + ((h * u) @ R) * v
             i, f, g, o = tf.split(z, 4, axis=1)
             c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
             h = tf.sigmoid(o) * tf.tanh(c)
@@ -69,15 +76,21 @@ class Reference:
         v = BETA2 * v + (1 - BETA2) * gradient**2
         n += 1
         self.slots[key] = (m, v, n)
-        rate = (
-            (MEMBER_RATE if key[0] in FACTORS else RATE) * math.sqrt(1 - BETA2**n) / (1 - BETA1**n)
-        )
+        rate = self.rate(key) * math.sqrt(1 - BETA2**n) / (1 - BETA1**n)
         return weight - rate * m / (tf.sqrt(v) + EPSILON)
+
+    def sgd(self, key, weight, gradient):
+        velocity = MOMENTUM * self.slots.get(key, tf.zeros_like(weight)) + gradient
+        self.slots[key] = velocity
+        return weight - self.rate(key) * (gradient + MOMENTUM * velocity)
+
+    def rate(self, key):
+        return self.rates[key[0] in self.factors]
 
     def spawn(self):
         # The noise itself is Spawn's, which has tests of its own; K members, slots zero.
         rows = {}
-        for index, name in enumerate(FACTORS, start=len(BASE)):
+        for index, name in enumerate(self.factors, start=len(BASE)):
             stack = tf.Variable(tf.stack([self.phi0[name]] * MEMBERS))
             late_phase.raw_ops.late_phase_spawn(
                 var=stack.handle,
@@ -86,9 +99,9 @@ class Reference:
             )
             rows[name] = stack.numpy()
         self.members = [
-            {name: tf.constant(rows[name][k]) for name in FACTORS} for k in range(MEMBERS)
+            {name: tf.constant(rows[name][k]) for name in self.factors} for k in range(MEMBERS)
         ]
-        for key in [key for key in self.slots if key[0] in FACTORS]:
+        for key in [key for key in self.slots if key[0] in self.factors]:
             del self.slots[key]
 
     def step(self, tokens, labels):
@@ -102,21 +115,21 @@ class Reference:
         with tf.GradientTape() as tape:
             tape.watch(weights)
             loss, self.h, self.c, _ = self.loss(weights, tokens, labels, self.h, self.c)
-        names = BASE + FACTORS
+        names = BASE + self.factors
         gradients = tape.gradient(loss, [weights[name] for name in names])
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         clipped, norm = tf.clip_by_global_norm(gradients, CLIP)
         self.norms.append(float(norm))
         gradients = dict(zip(names, clipped))
-        for name in FACTORS:
-            self.members[k][name] = self.adam((name, k), self.members[k][name], gradients[name])
+        for name in self.factors:
+            self.members[k][name] = self.update((name, k), self.members[k][name], gradients[name])
         if self.sum is None:
             self.sum = {name: tf.zeros_like(self.theta[name]) for name in BASE}
         for name in BASE:
             self.sum[name] += gradients[name]
         if not late or k == MEMBERS - 1:
             for name in BASE:
-                self.theta[name] = self.adam(
+                self.theta[name] = self.update(
                     (name, None), self.theta[name], (self.gamma if late else 1) * self.sum[name]
                 )
             self.sum = None
@@ -126,7 +139,10 @@ class Reference:
         if self.t >= SWA_FROM:
             now = {
                 **self.theta,
-                **{name: tf.stack([member[name] for member in self.members]) for name in FACTORS},
+                **{
+                    name: tf.stack([member[name] for member in self.members])
+                    for name in self.factors
+                },
             }
             n = self.samples
             self.averages = (
@@ -156,16 +172,30 @@ def tokens_of(path):
     return tokens[: len(training)], tokens[len(text) * 95 // 100 :]
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-9)])
-@pytest.mark.parametrize("gamma", [1, 1 / 3])
-def test_twenty_steps_equal_stock_tensorflow(tmp_path, text, dtype, tolerance, gamma):
+@pytest.mark.parametrize(
+    "dtype, tolerance, gamma, factors, optimizer",
+    [
+        ("float32", 1e-5, 1, "recurrent", "adam"),
+        ("float32", 1e-5, 1 / 3, "recurrent", "adam"),
+        ("float64", 1e-9, 1, "recurrent", "adam"),
+        ("float64", 1e-9, 1 / 3, "recurrent", "adam"),
+        ("float64", 1e-9, 1, "whole", "adam"),
+        ("float64", 1e-9, 1 / 3, "recurrent", "sgd"),
+        ("float64", 1e-9, 1, "whole", "sgd"),
+    ],
+)
+def test_twenty_steps_equal_stock_tensorflow(
+    tmp_path, text, dtype, tolerance, gamma, factors, optimizer
+):
     run = tmp_path / "run"
-    initial = program_runs.initial_checkpoint("enwik8", text, run, *flags(gamma, dtype))
+    initial = program_runs.initial_checkpoint(
+        "enwik8", text, run, *flags(gamma, dtype, factors, optimizer)
+    )
     program_runs.train("enwik8", text, run, "--steps", STEPS, "--resume")
     ours = program_runs.read_checkpoint(run)
     assert ours["late_phase/step"] == STEPS and ours["u"].dtype == dtype
 
-    reference = Reference(initial, gamma, seed=3)
+    reference = Reference(initial, gamma, 3, factors, optimizer)
     training, test = tokens_of(text)
     streams = training[: len(training) // BATCH * BATCH].reshape(BATCH, -1).T  # [time, batch]
     losses = []
@@ -177,7 +207,7 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, text, dtype, tolerance, g
     assert max(reference.norms) > CLIP  # or clipping would not be tested
 
     expected = {**reference.theta}
-    for name in FACTORS:
+    for name in reference.factors:
         expected[name] = tf.stack([member[name] for member in reference.members])
     for name, value in expected.items():
         numpy.testing.assert_allclose(ours[name], value, rtol=0, atol=tolerance, err_msg=name)
@@ -195,7 +225,7 @@ def test_twenty_steps_equal_stock_tensorflow(tmp_path, text, dtype, tolerance, g
     members = [{**reference.theta, **member} for member in reference.members]
     mean = lambda weights: {
         **weights,
-        **{name: tf.reduce_mean(weights[name], 0) for name in FACTORS},
+        **{name: tf.reduce_mean(weights[name], 0) for name in reference.factors},
     }
     sets = {"collapsed": [mean(expected)], "swa": [mean(reference.averages)], "ensemble": members}
     for name, weights in sets.items():

@@ -100,6 +100,31 @@ def test_flags_that_name_no_group_are_refused(tmp_path, text, flags, complaint):
     assert not os.path.exists(tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"type": "ps", "index": 0},
+        {"type": "worker", "index": 2},
+        {"type": "worker", "index": -1},
+        {"type": "chief", "index": 0},
+        {"type": "worker", "index": 1.0},
+        {"type": "worker", "index": 2**63 - 1},
+        {"type": "worker", "index": 2**64 - 1},
+    ],
+)
+def test_a_task_that_is_none_of_tf_configs_is_refused(tmp_path, text, task):
+    config = json.dumps({"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": task})
+    words = ["train", "enwik8", "--data", text, "--out", tmp_path / "run", *SMALL]
+    said = subprocess.run(
+        program_runs.command(*words, "--workers", "TF_CONFIG"),
+        capture_output=True,
+        text=True,
+        env={**program_runs.ENVIRONMENT, "TF_CONFIG": config},
+    )
+    assert said.returncode == 2 and "a task that is one of them. Received: the task" in said.stderr
+    assert f'"index":{task["index"]}' in said.stderr
+
+
 def test_workers_are_found_in_tf_config(tmp_path, text):
     addresses = worker_runs.free_addresses(2)
     processes = []

@@ -30,7 +30,7 @@ const ExperimentInfo& Enwik8Experiment::info() const {
        {"late-phase", "rank1", "all"}},
       /*progress=*/ProgressColumn("bpc"),
       /*columns=*/{MetricColumn("bpc")},
-      /*network_settings=*/{"units", "embedding"}};
+      /*network_settings=*/{"units", "embedding", "factors"}};
   return *info;
 }
 
@@ -48,13 +48,20 @@ SettingList Enwik8Experiment::OwnSettings() {
               &o->limits.test_characters),
       Integer("batch", "parallel streams of text", 1, 1000000, &o->batch),
       Integer("sequence", "characters through which gradients flow back", 1, 1000000, &o->sequence),
-      Positive("learning_rate", "learning rate of Adam", &o->learning_rate),
+      Choice(
+          "factors",
+          "what the rank-1 factors scale: the recurrent matrix, or the whole kernel, the input's "
+          "part included",
+          {"recurrent", "whole"}, &o->factors),
+      Choice("optimizer", "Adam, or SGD with momentum", {"adam", "sgd"}, &o->optimizer),
+      Positive("learning_rate", "learning rate of the optimizer", &o->learning_rate),
       NotNegative("member_learning_rate",
                   "learning rate of the rank-1 factors; 0: same as learning_rate",
                   &o->member_learning_rate),
       Real("beta1", "Adam's beta1", "a number in [0, 1)", below_one, &o->beta1),
       Real("beta2", "Adam's beta2", "a number in [0, 1)", below_one, &o->beta2),
       Positive("epsilon", "Adam's epsilon", &o->epsilon),
+      Real("momentum", "Nesterov momentum of SGD", "a number in [0, 1)", below_one, &o->momentum),
       NotNegative("clip_norm", "largest global norm of a minibatch's gradients; 0: no clipping",
                   &o->clip_norm),
   };

@@ -36,13 +36,17 @@ WorkerGroup ReadTfConfig(const std::string& text) {
     add("chief");
     const auto chiefs = static_cast<int64_t>(group.addresses.size());
     add("worker");
-    const std::string type = config.at("task").at("type");
-    group.task = config.at("task").at("index").get<int64_t>();
-    if (type == "worker") {
-      group.task += chiefs;
-    } else if (type != "chief") {
-      throw UsageError(rule + ". Received: a task of type " + type);
+    const Json& task = config.at("task");
+    const Json& index = task.at("index");
+    const bool worker = task.at("type") == "worker";
+    if (!worker && task["type"] != "chief") {
+      throw UsageError(rule + ". Received: the task " + task.dump());
     }
+    const auto workers = static_cast<int64_t>(group.addresses.size()) - chiefs;
+    if (!index.is_number_integer() || index < 0 || index >= (worker ? workers : chiefs)) {
+      throw UsageError(rule + ". Received: the task " + task.dump());
+    }
+    group.task = index.get<int64_t>() + (worker ? chiefs : 0);
     return group;
   } catch (const Json::exception&) {
     throw UsageError(rule + ". Received: TF_CONFIG=" + text);

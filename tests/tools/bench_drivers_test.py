@@ -3,6 +3,7 @@ protocol, the peers and Keras at a small size.
 """
 
 import argparse
+import collections
 import os
 import sys
 import textwrap
@@ -328,28 +329,36 @@ def test_keras_reports_its_first_calls():
 
 
 def test_keras_steps_are_compiled_where_the_columns_say_so(monkeypatch):
-    """The rows with XLA are of a dense network, a ConvNet and an LSTM."""
+    """The rows with XLA are of a dense network, a ConvNet and an LSTM. A round has a cycle."""
     assert [network for network, _ in bench_keras.COMPILED] == ["dense", "convnet", "lstm"]
-    compiled = []
+    compiled, calls = [], collections.Counter()
     make_step = bench_keras.make_step
 
     def watched(model, *arguments, **options):
         step = make_step(model, *arguments, **options)
         has_members = any(hasattr(weight, "late_phase_members") for weight in model.weights)
+        number = len(compiled)
         compiled.append((has_members, model.jit_compile))
-        return step
+
+        def counted():
+            calls[number] += 1
+            return step()
+
+        return counted
 
     monkeypatch.setattr(bench_keras, "make_step", watched)
     rounds, difference = bench_keras.measure_row("dense", "adam", pairs=2)
     assert compiled == [(False, False)] * 2 + [(True, False), (False, True), (True, True)]
     assert np.shape(rounds) == (2, 5) and np.min(rounds) > 0 and difference < 1e-5
+    cycle = bench_keras.MEMBERS
+    assert calls == {number: bench_keras.START + cycle + 2 * cycle for number in range(5)}
 
 
 def test_keras_reports_the_speed_with_xla():
-    """By the shortest step of each; a record without them has no such table."""
+    """By the shortest round of each; a record without them has no such table."""
     rows = {"dense adam": [[0.02, 1, 0.01, 0.05, 0.04], [0.04, 1, 0.02, 0.06, 0.02]]}
     head, *_, line = bench_keras.render_compiled(rows)[1:]
-    assert "steps per second, by the shortest step" in head
+    assert "steps per second, by the shortest round" in head
     name, numbers = line[:46].strip(), [float(number) for number in line[46:].split()]
     assert name == "two dense layers, Adam"
     assert numbers == [50.0, 100.0, 20.0, 50.0, 2.0, 2.5, 2.0]

@@ -1,8 +1,9 @@
 """tools/latephase bench keras: a Keras training step with ten late-phase members against the plain
 model with its Keras optimizer.
 
-Both run the step that `model.fit` runs, in one process, in alternating order; the plain model runs
-twice, as a control. Some networks also run compiled by XLA (`jit_compile=True`), plain and with
+Both run the step that `model.fit` runs, in one process, in random order, each ten times in a row: a
+cycle of the members, with the update of the base weights at its end. The plain model runs twice, as
+a control. Some networks also run compiled by XLA (`jit_compile=True`), plain and with
 members, among the others. First it is checked that all train alike as long as there is one member.
 
 The first call of a model, in which Keras traces its step, is timed in a process of its own, of
@@ -126,9 +127,9 @@ def make_late_optimizer(name):
 
 
 def measure_row(network, optimizer, pairs):
-    """Seconds [[plain, plain again, late-phase], ...] of rounds, with those of plain and late-phase
-    by XLA behind them if the row is in COMPILED; and the largest difference of the losses before
-    the members.
+    """Seconds of a step, the mean of a cycle, [[plain, plain again, late-phase], ...] of rounds,
+    with those of plain and late-phase by XLA behind them if the row is in COMPILED; and the largest
+    difference of the losses before the members.
     """
     import keras
     import tensorflow as tf
@@ -168,8 +169,9 @@ def measure_row(network, optimizer, pairs):
     for row in rounds:
         for i in random.permutation(len(steps)):
             begin = time.perf_counter()
-            steps[i]()
-            row[i] = time.perf_counter() - begin
+            for _ in range(MEMBERS):
+                steps[i]()
+            row[i] = (time.perf_counter() - begin) / MEMBERS
     keras.backend.clear_session()
     return rounds.round(7).tolist(), float(difference)
 
@@ -248,8 +250,8 @@ def render(results):
         "checked: losses before the members differ from Keras's by "
         f"{max(results['differences'].values()):.1e} at most",
         "",
-        f"{pairs} rounds in random order: median of the ratios within a round, bootstrap 95 % "
-        "interval",
+        f"{pairs} rounds of {MEMBERS} steps each, in random order: median of the ratios within a "
+        "round, bootstrap 95 % interval",
         f"{'':46}{'Keras, ms':>10}{'control':>9}{'late_phase':>12}",
     ]
     for text, network, optimizer, target in ROWS:
@@ -299,8 +301,8 @@ def render_compiled(rows):
     below = "Keras", "", "by XLA", "by XLA", "to Keras", "by XLA", "to its XLA"
     head = [
         "",
-        "with XLA (jit_compile=True): steps per second, by the shortest step of all rounds, and "
-        "ratios of speeds",
+        "with XLA (jit_compile=True): steps per second, by the shortest round, and ratios of "
+        "speeds",
         *(f"{'':46}" + "".join(f"{one:>12}" for one in words) for words in (above, below)),
     ]
     return head + lines if lines else []
@@ -308,6 +310,6 @@ def render_compiled(rows):
 
 if __name__ == "__main__":
     parser = bench_report.parser("keras", __doc__)
-    parser.add_argument("--pairs", type=int, default=200, help="rounds of a row (default 200)")
+    parser.add_argument("--pairs", type=int, default=50, help="rounds of a row (default 50)")
     parser.add_argument("--tracings", type=int, default=5, help="pairs of first calls (default 5)")
     bench_report.main(parser, bench_report.at_least(pairs=1, tracings=1), measure, render)

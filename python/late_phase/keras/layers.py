@@ -285,12 +285,7 @@ class BatchNormalization(MemberLayer):
         x = tf.reshape(ordered, [-1, ordered.shape[-1]])
         # Frozen, it normalises by what it has, as Keras's does.
         if not (self.is_training(training) and self.trainable):
-            y = self._fused(
-                x,
-                lambda variable: self.row(variable, training=False)[tf.newaxis],
-                tf.constant(0),
-                is_training=False,
-            ).y
+            y = self._fused(x, self._moving_rows(training=False), training=False).y
         elif mask is not None or self._joins_replicas():
             y = self._train_in_stock_ops(x, None if mask is None else tf.reshape(mask, [-1, 1]))
         else:
@@ -299,31 +294,35 @@ class BatchNormalization(MemberLayer):
         outputs.set_shape(inputs.shape)
         return outputs
 
-    def _fused(self, x, read, member, is_training):
-        """The op, with the [K, channels] stacks that `read(weight)` gives."""
-        mean = read(self.moving_mean)
+    def _fused(self, x, moving, training):
+        """The op with this call's rows, of which `moving` are those of mean and variance."""
+
+        def read(weight, otherwise):
+            row = otherwise if weight is None else self.row(weight, training)
+            return tf.expand_dims(row, 0)
+
+        mean, variance = moving
         return late_phase.raw_ops.late_phase_batch_norm(
             x=x,
-            scale=tf.ones_like(mean) if self.gamma is None else read(self.gamma),
-            offset=tf.zeros_like(mean) if self.beta is None else read(self.beta),
-            mean=mean,
-            variance=read(self.moving_variance),
-            member=member,
+            scale=read(self.gamma, tf.ones_like(mean)),
+            offset=read(self.beta, tf.zeros_like(mean)),
+            mean=tf.expand_dims(mean, 0),
+            variance=tf.expand_dims(variance, 0),
+            member=tf.constant(0),
             epsilon=self.epsilon,
-            is_training=is_training,
+            is_training=training,
         )
 
+    def _moving_rows(self, training):
+        return [self.row(moving, training) for moving in (self.moving_mean, self.moving_variance)]
+
     def _train(self, x):
-        result = self._fused(
-            x,
-            lambda variable: tf.expand_dims(self.row(variable, training=True), 0),
-            tf.constant(0),
-            is_training=True,
-        )
+        moving = self._moving_rows(training=True)
+        result = self._fused(x, moving, training=True)
         # Keras keeps the biased variance. Its rounding here is small beside epsilon, to which it is
         # always added.
         biased = tf.maximum(1 / tf.square(result.saved_inv_std) - self.epsilon, 0)
-        self._move_statistics(result.saved_mean, biased)
+        self._move_statistics(moving, result.saved_mean, biased)
         return result.y
 
     def _joins_replicas(self):
@@ -348,36 +347,36 @@ class BatchNormalization(MemberLayer):
         mean = tf.math.divide_no_nan(sums, count)
         squares = total(tf.reduce_sum(tf.square(wide - mean) * mask, axis=0))
         variance = tf.math.divide_no_nan(squares, count)
-        self._move_statistics(mean, variance)
+        self._move_statistics(self._moving_rows(training=True), mean, variance)
         scale = 1.0 if self.gamma is None else self.row(self.gamma, training=True)
         offset = 0.0 if self.beta is None else self.row(self.beta, training=True)
         return tf.cast(
             (wide - mean) * (scale * tf.math.rsqrt(variance + self.epsilon)) + offset, x.dtype
         )
 
-    def _move_statistics(self, mean, variance):
-        """Moves the current member's statistics towards those of a minibatch, [channels]."""
+    def _move_statistics(self, moving, mean, variance):
+        """Moves the rows `moving`, the member's mean and variance, towards a minibatch's.
+
+        A row that only one minibatch of a cycle writes moves as far as with all of them.
+        """
         optimizer = self.attached_optimizer()
 
         def make_momentum():
-            # By what one minibatch writes: all rows, or one.
-            rows = tf.range(self.members) if optimizer is None else optimizer.rows()
-            return tf.where(
-                tf.equal(rows[0], rows[-1]),
-                tf.constant(self.momentum**self.members, mean.dtype),
-                tf.constant(self.momentum, mean.dtype),
-            )
+            late = None if optimizer is None else optimizer.has_members()
+            momentum = tf.constant(self.momentum, mean.dtype)
+            of_member = tf.constant(self.momentum**self.members, mean.dtype)
+            return momentum if late is None else tf.where(late, of_member, momentum)
 
         momentum = (
             make_momentum()
             if optimizer is None
             else optimizer.in_this_step(("momentum", self.momentum, mean.dtype), make_momentum)
         )
-        pairs = []
-        for moving, batch in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            kept = self.row(moving, training=True) * momentum
-            pairs.append((moving, kept + tf.stop_gradient(batch) * (1 - momentum)))
-        self.write_rows(pairs)
+        moved = [
+            old * momentum + tf.stop_gradient(batch) * (1 - momentum)
+            for old, batch in zip(moving, (mean, variance))
+        ]
+        self.write_rows(list(zip((self.moving_mean, self.moving_variance), moved)))
 
     def call_members(self, inputs, mask=None):
         wide = self.moving_mean.dtype

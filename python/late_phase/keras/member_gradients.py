@@ -27,6 +27,7 @@ def require_one_member(pairs, member):
     Returns:
       In a graph, the op that does so; it must run before the updates. Else None.
     """
+    pairs = [(variable, g) for variable, g in pairs if not _is_known_to_be_of(g, member)]
     paths = [variable.path for variable, _ in pairs]
     if not pairs:
         return None
@@ -43,6 +44,16 @@ def require_one_member(pairs, member):
             f"{_RULE} {', '.join(path for path, other in zip(paths, found.numpy()) if other)}"
         )
     return None
+
+
+def _is_known_to_be_of(gradient, member):
+    """Whether a graph shows it: the row's number is `member` itself, in another shape or type."""
+    if not isinstance(gradient, tf.IndexedSlices) or not tf.is_symbolic_tensor(gradient.indices):
+        return False
+    source = gradient.indices
+    while source.op.type in ("Cast", "ExpandDims", "Identity", "Reshape"):
+        source = source.op.inputs[0]
+    return source.graph is getattr(member, "graph", None) and source.name == member.name
 
 
 def _is_known_to_be_of_several(gradient):

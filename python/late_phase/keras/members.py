@@ -343,9 +343,7 @@ class MemberLayer(keras.layers.Layer):
         if optimizer is None:
             member = tf.constant(0)
         else:
-            member = optimizer.in_this_step(
-                "member", lambda: tf.convert_to_tensor(optimizer.member.value)
-            )
+            member = optimizer.current_member()
         return tf.gather(variable.value, member)  # its gradient is the row's alone
 
     def dtype_for(self, inputs):

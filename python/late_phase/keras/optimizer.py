@@ -327,7 +327,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         )
         key = functools.partial(private.variable_key, self)
         gradients = incoming.checked(grads, variables, key)
-        member = tf.convert_to_tensor(self.member.value)
+        member = self.current_member()
         late = [
             (v, gradients[key(v)])
             for v in variables
@@ -400,7 +400,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
                 base_scale=tf.cast(base_scale, dtype),
             )
         return types.SimpleNamespace(
-            member=tf.convert_to_tensor(self.member.value),
+            member=self.current_member(),
             # Minibatches per update of the base weights.
             cycle=tf.constant(1) if late is None else tf.where(late, self.members, 1),
             is_late=late,
@@ -426,6 +426,14 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         K of them in any case, because XLA would compile a step again for every other number.
         """
         return self.in_this_step("rows", self._schedule.rows)
+
+    def current_member(self):
+        """int32 []: the member of the coming minibatch, the same tensor in all of a step."""
+        return self.in_this_step("member", lambda: tf.convert_to_tensor(self.member.value))
+
+    def has_members(self):
+        """bool []: whether the coming minibatch trains one of several members; None if K is 1."""
+        return self._schedule.is_late()
 
     def in_this_step(self, name, make):
         """A tensor that all layers of a step share: made once while the step is traced.

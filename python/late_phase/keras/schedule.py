@@ -57,12 +57,14 @@ class Schedule:
 
     def is_late(self):
         """bool []: whether there are members yet; None if that is no question."""
-        return None if self.members == 1 else self._since_start() >= 0
+        if self.members == 1:
+            return None
+        return self._owner.in_this_step("is_late", lambda: self._since_start() >= 0)
 
     def from_start(self, value):
         """float64 []: the value from T0 on, 1 before."""
         late = self.is_late()
-        if late is None:
+        if late is None or value == 1:
             return tf.constant(1.0, tf.float64)
         return tf.where(late, tf.constant(value, tf.float64), 1.0)
 
@@ -80,7 +82,7 @@ class Schedule:
           bool []: whether it is time to spawn them.
         """
         since = self._since_start()
-        self.member.assign(tf.cast(tf.where(since >= 0, since % self.members, 0), tf.int32))
+        self.member.assign(tf.cast(tf.maximum(since, 0) % self.members, tf.int32))
         return tf.equal(since, 0)
 
     def _since_start(self):

@@ -3,7 +3,7 @@
 import keras
 
 from late_phase.keras import own_models
-from late_phase.keras.any_layer import matcher
+from late_phase.keras.any_layer import matcher, patterns_of
 from late_phase.keras.own_models import has_graph
 from late_phase.keras.private import flatten_layers, inner_layers, is_functional, producer
 
@@ -34,8 +34,7 @@ class Choice:
         if callable(weights):
             self._add_variables(model, weights, weights)
         else:
-            matcher(weights)  # refuses all but strings
-            for part in [weights] if isinstance(weights, str) else weights:
+            for part in patterns_of(weights):
                 for name in part.split(" + "):
                     self._add(model, name.strip())
         self.layers = list(dict.fromkeys(self.layers))

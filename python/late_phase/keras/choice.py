@@ -4,6 +4,7 @@ import keras
 
 from late_phase.keras import own_models
 from late_phase.keras.any_layer import matcher, patterns_of
+from late_phase.keras.members import MemberLayer
 from late_phase.keras.own_models import has_graph
 from late_phase.keras.private import flatten_layers, inner_layers, is_functional, producer
 
@@ -112,7 +113,7 @@ def _head_of_layer(model, layer, index):
         return _head_of_output(model, layer.outputs[index])
     if isinstance(layer, keras.Sequential):
         return _head_of_chain(model, layer.layers)
-    if isinstance(layer, _HEADS) or hasattr(layer, "members"):
+    if isinstance(layer, _HEADS) or isinstance(layer, MemberLayer):
         return layer
     if isinstance(layer, keras.layers.RNN) or not inner_layers(layer):
         raise _no_head(model, f"{layer.name}, {type(layer).__name__}")

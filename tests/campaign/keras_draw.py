@@ -66,7 +66,7 @@ class Draw:
         return self.layer(kind, epsilon=2.0**-8)
 
     def recurrent(self, last):
-        kind = self.one(["LSTM", "LSTM", "GRU", "Bidirectional"])
+        kind = self.one(["LSTM", "LSTM", "GRU", "RNN", "Bidirectional"])
         options = {"units": self.size(), "return_sequences": not last}
         if kind == "Bidirectional":
             options["inner"] = self.one(["LSTM", "GRU"])
@@ -111,7 +111,14 @@ class Draw:
         size = self.size()
         table = self.layer("Embedding", input_dim=VOCABULARY, output_dim=size)
         layers = self.sequence()
-        maskable = ("LSTM", "GRU", "Bidirectional", "LayerNormalization", "BatchNormalization")
+        maskable = (
+            "LSTM",
+            "GRU",
+            "RNN",
+            "Bidirectional",
+            "LayerNormalization",
+            "BatchNormalization",
+        )
         if layers and all(layer.kind in maskable for layer in layers):
             table.options["mask_zero"] = self.chance(0.5)
         return [table, *layers]

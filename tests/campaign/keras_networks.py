@@ -157,6 +157,17 @@ def _around(wrapper, inner):
     return make
 
 
+def _of_cell(layer, members):
+    """A loop over the steps of a cell."""
+    options = {**layer.options}
+    returns = {"return_sequences": options.pop("return_sequences")}
+    if members is None:
+        cell = keras.layers.LSTMCell(**options)
+    else:
+        cell = late_phase.keras.Rank1LSTMCell(members=members, **options)
+    return keras.layers.RNN(cell, name=layer.name, **returns)
+
+
 def _block(layer, members):
     """A nested model."""
     name, units = layer.name, layer.options["units"]
@@ -179,6 +190,7 @@ _MAKERS = {
     "LSTM": _of_own(_L.LSTM, _P.Rank1LSTM),
     "Bidirectional": _around(_L.Bidirectional, None),
     "TimeDistributed": _around(_L.TimeDistributed, "Dense"),
+    "RNN": _of_cell,
     "Block": _block,
     "Attention": _of_keras(_L.MultiHeadAttention),
     **{
@@ -190,5 +202,5 @@ _MAKERS = {
     },
 }  # fmt: skip
 # Kinds with a form of their own, of which only factors have members.
-RANK1 = ("Rank1Dense", "Conv2D", "LSTM", "Bidirectional")
+RANK1 = ("Rank1Dense", "Conv2D", "LSTM", "RNN", "Bidirectional")
 OWN = ("Dense", "BatchNormalization", "TimeDistributed", *RANK1)

@@ -153,7 +153,8 @@ def _swa(random):
 
 def _actions(random, program):
     settings = program.settings
-    waiting = settings.start is None and settings.members > 1
+    start, several = settings.start, settings.members > 1
+    waiting = start is None and several
     for turn in range(random.integers(2, 4)):
         yield _train(random, program)
         if waiting and random.random() < 0.7:
@@ -164,10 +165,13 @@ def _actions(random, program):
             yield "save", {"form": str(random.choice(_forms(program)))}
         elif draw < 0.5 and program.steps_per_execution == 1:
             yield "compile", {}
-            waiting = settings.start is None and settings.members > 1
-        elif draw < 0.6:
+            waiting = start is None and several
+        elif draw < 0.55:
+            yield "resume", {}
+            start, waiting = 1, False
+        elif draw < 0.65:
             yield "assign", {}
-        elif draw < 0.65 and not settings.base.schedule:
+        elif draw < 0.7 and not settings.base.schedule:
             yield "set_rate", {"rate": 2.0**-6}
         if random.random() < 0.25:
             yield "misuse", {"number": int(random.integers(10**6))}

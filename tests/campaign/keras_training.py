@@ -3,6 +3,7 @@
 Every method that trains does so on both sides; `compare` says where they differ.
 """
 
+import dataclasses
 import os
 import pickle
 
@@ -101,6 +102,15 @@ class Training:
         self.spawns_first = self.reference.compile()
         if self.program.built_first:
             self.build()
+
+    def resume(self):
+        """A new optimizer, for which the members have started: they stay what they are."""
+        self.settings = dataclasses.replace(self.settings, start=1)
+        self.reference.settings = self.settings
+        self.compile()
+        self.build()
+        self.optimizer.iterations.assign(1)
+        self.reference.t = 1
 
     def build(self):
         """Builds the optimizer, which spawns the members of start=0."""

@@ -173,7 +173,7 @@ def _is_scaled(network, variable):
     names = variable.path.split("/")
     for layer in network.layers():
         if layer.name in names and layer.late == "own" and layer.kind in RANK1:
-            recurrent = layer.kind in ("LSTM", "Bidirectional")
+            recurrent = layer.kind in ("LSTM", "RNN", "Bidirectional")
             return variable.name == ("recurrent_kernel" if recurrent else "kernel")
     return False
 

@@ -41,18 +41,20 @@ class Settings:
         if self.schedule == "steps":
             return kinds.PiecewiseConstantDecay([3, 9], [rate, rate / 2, rate / 8])
         if self.schedule == "exponential":
-            return kinds.ExponentialDecay(rate, 4, 0.5)
+            return kinds.ExponentialDecay(rate, 4, 0.5, staircase=True)
         if self.schedule == "inverse":
             return kinds.InverseTimeDecay(rate, 2, 0.25)
         return rate
 
     def rate_at(self, t):
-        """The learning rate at minibatch t."""
+        """The learning rate at minibatch t, a float."""
         if self.schedule == "steps":
             return self.rate / (1 if t <= 3 else 2 if t <= 9 else 8)
         if self.schedule == "exponential":
-            return self.rate * 0.5 ** (t / 4)
-        return self.rate / (1 + 0.25 * t / 2) if self.schedule == "inverse" else self.rate
+            return self.rate * 0.5 ** (t // 4)
+        if self.schedule == "inverse":
+            return float(np.float32(self.rate) / np.float32(1 + 0.25 * t / 2))
+        return self.rate
 
     def made(self):
         """The Keras optimizer."""

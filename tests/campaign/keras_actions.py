@@ -68,29 +68,37 @@ class Actions(Training):
 
     def copies(self):
         """Inference, and all that is made of the members."""
-        before, K = self.state(), self.settings.members
+        before, K, model, reference = (
+            self.state(),
+            self.settings.members,
+            self.model,
+            self.reference,
+        )
         x, _ = self.data(3)
-        mean = self.reference.outputs(x)
-        self._expect_outputs("inference", self.model(x), mean)
-        collapsed = late_phase.keras.collapse(self.model)
-        foreign = [
-            y for y in collapsed._flatten_layers() if isinstance(y, late_phase.keras.MemberLayer)
-        ]
-        if foreign:
-            raise Wrong(f"{foreign[0].path} has members after `collapse`")
-        self._expect_outputs("the collapsed model", collapsed(x), mean)
-        affine = self.reference.affine_outputs(x)
+        mean = reference.outputs(x)
+        self._expect_outputs("inference", model(x), mean)
+        if self.network.inputs != "tied":  # a class of its own is not cloned
+            clone = keras.models.clone_model(model)
+            clone.set_weights(model.get_weights())
+            self._expect_outputs("a clone", clone(x), mean)
+        self._expect_collapsed("the mean", x, mean)
+        self._expect_collapsed("its own statistics", x, reference.reestimated_outputs(x), dataset=x)
+        affine = reference.affine_outputs(x)
         if affine is not None:
-            collapsed = late_phase.keras.collapse(self.model, batch_norm="affine")
-            self._expect_outputs("the mean of the members' maps", collapsed(x), affine)
-        of_members = [self.reference.outputs(x, k) for k in range(K)]
+            self._expect_collapsed("the members' maps", x, affine, batch_norm="affine")
+        of_members = [reference.outputs(x, k) for k in range(K)]
         k = int(self.random.integers(K))
-        one = late_phase.keras.collapse(self.model, member=k)
-        self._expect_outputs(f"collapse(member={k})", one(x), of_members[k])
-        ensemble = late_phase.keras.ensemble(self.model)
+        self._expect_collapsed(f"member {k}", x, of_members[k], member=k)
         means = [np.mean(heads, axis=0) for heads in zip(*of_members)]
-        self._expect_outputs("the ensemble", ensemble(x), means)
+        self._expect_outputs("the ensemble", late_phase.keras.ensemble(model)(x), means)
         self.require_unchanged(before, "copies were made")
+
+    def _expect_collapsed(self, name, x, wanted, **options):
+        collapsed = late_phase.keras.collapse(self.model, **options)
+        for layer in collapsed._flatten_layers():
+            if isinstance(layer, late_phase.keras.MemberLayer):
+                raise Wrong(f"{layer.path} has members after `collapse`")
+        self._expect_outputs(f"a model collapsed to {name}", collapsed(x), wanted)
 
     def _expect_outputs(self, name, got, wanted):
         got = got if isinstance(got, (list, tuple)) else [got]

@@ -1,5 +1,6 @@
 """Wrong uses in the middle of a random program. Each must be an error that names what was given."""
 
+import os
 import re
 
 import keras
@@ -233,5 +234,8 @@ def _of_data(training, random):
             "an empty dataset",
             lambda: late_phase.keras.reestimate_batch_norm(model, []),
         ))  # fmt: skip
+    if training.network.inputs == "tied" and training.network.weights is not None:
+        path = os.path.join(training.folder, "whole.keras")
+        uses.append(("a file of a converted class of one's own", lambda: model.save(path)))
     name, wrong = _one(random, uses)
     return f"data: {name}", wrong

@@ -61,6 +61,10 @@ def _must_be_refused(program):
 def _refusal(program):
     network, members = program.network, program.settings.members
     source = network.build(members)
-    return keras_misuse.complaint(
+    before = [v.numpy().tobytes() for v in source.variables]
+    complaint = keras_misuse.complaint(
         lambda: late_phase.keras.convert(source, members, network.weights)
     )
+    if not complaint and before != [v.numpy().tobytes() for v in source.variables]:
+        return "`convert` has refused a model, and changed it"
+    return complaint

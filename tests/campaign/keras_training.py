@@ -86,9 +86,9 @@ class Training:
 
     def _require_copied(self, source):
         """A new model has the source's weights, in each of its members."""
-        of_source = {w.path: v.numpy() for w, v in self._paired(source, None)}
+        of_source = {w.key(): v.numpy() for w, v in self._paired(source, None)}
         for weight, variable in self.pairs:
-            value, own = of_source[weight.path], variable.numpy()
+            value, own = of_source[weight.key()], variable.numpy()
             shape = (self.settings.members,) * weight.late
             if own.shape != (*shape, *(value.shape[len(value.shape) - own.ndim + len(shape) :])):
                 raise Wrong(f"{weight.path} has the shape {own.shape}")

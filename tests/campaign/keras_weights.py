@@ -35,6 +35,10 @@ class Weight:
     l2: float = 0.0
     constraint: str = ""
 
+    def key(self):
+        """What identifies it in every model of a network; paths of factors differ."""
+        return self.place, self.target, self.name
+
     def row(self, k):
         """A member's row, or the mean of all; of a base weight itself."""
         if not self.late:

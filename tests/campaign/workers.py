@@ -152,6 +152,8 @@ class _Worker:
         """Waits for the process, and finds out where the next one begins."""
         output, errors = self.process.communicate()
         for line in output.splitlines():
+            if not line.startswith("{"):
+                continue  # a library's own words
             told = json.loads(line)
             self.counts.update(told.get("counts", {}))
             if "trial" in told:

@@ -9,8 +9,8 @@ from tests.campaign.op_signatures import SIGNATURES, Shapes
 
 @pytest.mark.parametrize("form, calls", [("eager", 1000), ("function", 200)])
 def test_no_call_goes_wrong(form, calls, tmp_path):
-    options = ops.parse(["--calls", str(calls), "--form", form, "--seconds", "600"])
-    findings, counts = ops.campaign(options, str(tmp_path))
+    arguments = ["--calls", str(calls), "--form", form, "--seconds", "600"]
+    findings, counts = ops.CAMPAIGN.go(ops.CAMPAIGN.parse(arguments), str(tmp_path))
     assert findings == []
     assert sum(counts.values()) == calls
     for signature in SIGNATURES:
@@ -108,11 +108,11 @@ def test_an_error_in_another_form_is_found():
 def test_a_process_that_dies_is_a_finding(tmp_path, monkeypatch):
     program = "from tests.campaign import op_trial, ops; import os; "
     program += "op_trial.FORMS['eager'] = lambda call, inputs: os.abort() if call.number == 5 "
-    program += "else op_trial.call_eagerly(call, inputs); ops.main()"
-    monkeypatch.setattr(ops, "PROGRAM", ["-c", program])
-    options = ops.parse(["--calls", "10", "--processes", "1"])
-    findings, counts = ops.campaign(options, str(tmp_path))
-    assert [finding["call"].partition(":")[0] for finding in findings] == ["call 5"]
+    program += "else op_trial.call_eagerly(call, inputs); ops.CAMPAIGN.main()"
+    monkeypatch.setattr(ops.CAMPAIGN, "program", ["-c", program])
+    options = ops.CAMPAIGN.parse(["--calls", "10", "--processes", "1"])
+    findings, counts = ops.CAMPAIGN.go(options, str(tmp_path))
+    assert [finding["trial"].partition(":")[0] for finding in findings] == ["call 5"]
     assert "its process ended with -6" in findings[0]["complaint"]
     assert counts.total() >= 4  # the calls after it were made
 

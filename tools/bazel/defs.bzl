@@ -269,23 +269,25 @@ def program_test(name, data = [], deps = [], env = {}, size = "large", **kwargs)
         **kwargs
     )
 
-def campaign(name, program = False, deps = []):
+def campaign(name, src = None, program = False, deps = []):
     """The campaign NAME.py, which takes flags (--test_arg) and runs only by its name.
 
-    Its small version imports NAME_py. `program`: it runs the C++ program.
+    Its small version imports NAME_py. `src`: a file of another name, where NAME is a module that it
+    imports. `program`: it runs the C++ program.
     """
+    src = src or name + ".py"
     native.py_library(
         name = name + "_py",
         testonly = True,
-        srcs = [name + ".py"],
+        srcs = [src],
         srcs_version = "PY3",
         deps = deps + [":report"] + (["//tests/support:program_runs"] if program else []),
     )
     _late_phase_test(
         name = name,
         size = "enormous",
-        srcs = [name + ".py"],
-        main = name + ".py",
+        srcs = [src],
+        main = src,
         data = _PROGRAM_DATA if program else [],
         env = _PROGRAM_ENV if program else {},
         tags = ["manual"],

@@ -17,18 +17,31 @@ from late_phase.keras.private import (
 )
 
 
-def matcher(weights):
-    """A function of a variable: whether `weights` (None, patterns, or a function) chooses it."""
-    if weights is None:
-        return lambda variable: True
-    if callable(weights):
-        return weights
+def patterns_of(weights):
+    """`weights`, a pattern or several, as a list."""
     patterns = [weights] if isinstance(weights, str) else weights
     if not isinstance(patterns, (list, tuple)) or not all(isinstance(p, str) for p in patterns):
         raise ValueError(
             "`weights` must be None, a regular expression, a list of these, or a function of a "
             f"variable. Received: weights={weights!r}"
         )
+    return patterns
+
+
+def matcher(weights):
+    """A function of a variable: whether `weights` (None, patterns, or a function) chooses it."""
+    if weights is None:
+        return lambda variable: True
+    if callable(weights):
+        return weights
+    patterns = patterns_of(weights)
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"`weights` must be a regular expression. Received: weights={pattern!r}: {error}"
+            ) from error
     return lambda variable: any(re.search(pattern, variable.path) for pattern in patterns)
 
 

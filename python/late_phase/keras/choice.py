@@ -3,7 +3,8 @@
 import keras
 
 from late_phase.keras import own_models
-from late_phase.keras.any_layer import matcher
+from late_phase.keras.any_layer import matcher, patterns_of
+from late_phase.keras.members import MemberLayer
 from late_phase.keras.own_models import has_graph
 from late_phase.keras.private import flatten_layers, inner_layers, is_functional, producer
 
@@ -34,8 +35,7 @@ class Choice:
         if callable(weights):
             self._add_variables(model, weights, weights)
         else:
-            matcher(weights)  # refuses all but strings
-            for part in [weights] if isinstance(weights, str) else weights:
+            for part in patterns_of(weights):
                 for name in part.split(" + "):
                     self._add(model, name.strip())
         self.layers = list(dict.fromkeys(self.layers))
@@ -113,7 +113,7 @@ def _head_of_layer(model, layer, index):
         return _head_of_output(model, layer.outputs[index])
     if isinstance(layer, keras.Sequential):
         return _head_of_chain(model, layer.layers)
-    if isinstance(layer, _HEADS) or hasattr(layer, "members"):
+    if isinstance(layer, _HEADS) or isinstance(layer, MemberLayer):
         return layer
     if isinstance(layer, keras.layers.RNN) or not inner_layers(layer):
         raise _no_head(model, f"{layer.name}, {type(layer).__name__}")

@@ -115,7 +115,10 @@ def _check_batch_norm(batch_norm, dataset, steps, member):
 
 def _take_member(model, pairs, member):
     """Gives a collapsed copy the weights of one member."""
-    members = max(getattr(layer, "members", 0) for layer in flatten_layers(model))
+    members = max(
+        (layer.members for layer in flatten_layers(model) if isinstance(layer, MemberLayer)),
+        default=0,
+    )
     if isinstance(member, bool) or not isinstance(member, (int, np.integer)):
         raise ValueError(f"`member` must be an integer, or None. Received: member={member!r}")
     if not 0 <= member < members:

@@ -26,6 +26,13 @@ def checked(grads, variables, key):
             f"Received: None for {', '.join(missing)}",
             stacklevel=4,
         )
+    for variable, gradient in zip(variables, grads):
+        shape = tf.TensorShape(getattr(gradient, "shape", None))
+        if not shape.is_compatible_with(variable.shape):
+            raise ValueError(
+                "A gradient must have the shape of its variable. "
+                f"Received: {shape} for {path_of(variable)}, {variable.shape}"
+            )
     return {key(v): g for v, g in zip(variables, grads) if g is not None}
 
 

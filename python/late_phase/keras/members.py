@@ -73,7 +73,7 @@ def mean_of_rows(variable):
 def _mean_of_rows(rows):
     def gradient(of_mean):
         # Names its rows, so that the optimizer can tell it from the gradient of one member.
-        members = rows.shape[0]
+        members, of_mean = rows.shape[0], tf.convert_to_tensor(of_mean)  # a table's may be sparse
         return tf.IndexedSlices(
             tf.repeat(of_mean[tf.newaxis] / members, members, axis=0),
             tf.range(members),

@@ -5,6 +5,7 @@ When it spawns, and whose turn it is, is in schedule.py; how weights are updated
 
 import concurrent.futures
 import functools
+import numbers
 import types
 import warnings
 
@@ -18,6 +19,7 @@ from late_phase.keras.member_gradients import member_row, require_one_member
 from late_phase.keras.members import MemberLayer, check_members, mean_of_rows, register
 from late_phase.keras.rows import make_equal, rows_differ, spawn
 from late_phase.keras.schedule import Schedule, state
+from late_phase.keras.start import is_integer
 from late_phase.keras.updates import Updates
 
 
@@ -25,6 +27,11 @@ def _check(name, value, good, expected):
     if not good:
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
     return value
+
+
+def _check_number(name, value, is_good, expected):
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return _check(name, value, is_number and is_good(value), expected)
 
 
 @register
@@ -79,7 +86,7 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
       sigma: the noise at `start`, in units of a weight array's root mean square.
       base_scale: γ, the factor on the base weights' summed gradients: 1, or 1 / members for their
         mean.
-      seed: the seed of the noise.
+      seed: the seed of the noise, an integer.
       base_rate_scale: a factor on the learning rate of the base weights from `start` on, which have
         one update per cycle. With Adam, whose updates have a size of their own, sqrt(members) keeps
         what they are worth where noise dominates; see "Choosing K, start, sigma, base_scale".
@@ -128,11 +135,12 @@ class LatePhaseOptimizer(keras.optimizers.Optimizer):
         # this optimizer's own state.
         self._parts = types.SimpleNamespace(inner=inner, unequal=unequal, shared=(None, {}))
         self.member = self._schedule.member
-        self.sigma = _check("sigma", sigma, 0 <= sigma < np.inf, "at least 0")
-        self.base_scale = _check("base_scale", base_scale, 0 < base_scale <= 1, "in (0, 1]")
-        self.seed = seed
-        self.base_rate_scale = _check(
-            "base_rate_scale", base_rate_scale, 0 < base_rate_scale < np.inf, "greater than 0"
+        self.sigma = _check_number("sigma", sigma, lambda x: 0 <= x < np.inf, "at least 0")
+        self.base_scale = _check_number("base_scale", base_scale, lambda x: 0 < x <= 1, "in (0, 1]")
+        is_seed = is_integer(seed) and -(2**63) <= seed < 2**63
+        self.seed = int(_check("seed", seed, is_seed, "an integer of 64 bits"))
+        self.base_rate_scale = _check_number(
+            "base_rate_scale", base_rate_scale, lambda x: 0 < x < np.inf, "greater than 0"
         )
         self._spawn_is_due = self._said_too_short = False
         inner.follow(self)

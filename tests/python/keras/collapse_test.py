@@ -174,3 +174,21 @@ def test_a_layer_of_ones_own_without_a_plain_class_is_refused():
     model = keras.Sequential([keras.Input((4,)), OwnDense(3, members=2)])
     with pytest.raises(ValueError, match="`plain_class`.*Received: plain_class=None in OwnDense"):
         late_phase.keras.collapse(model)
+
+
+class Club(keras.layers.Dense):
+    """Of one's own, with an attribute that has nothing to do with ours."""
+
+    members = None
+
+
+def test_only_layers_of_ours_are_asked_for_their_members():
+    model = keras.Sequential(
+        [keras.Input((4,)), late_phase.keras.Dense(3, members=2), Club(2, name="club")]
+    )
+    scattered(model)
+    one = late_phase.keras.collapse(model, member=1)
+    np.testing.assert_array_equal(one.layers[0].kernel, model.layers[0].kernel.numpy()[1])
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), Club(2, name="club")])
+    converted = late_phase.keras.convert(model, members=2)
+    assert [getattr(layer, "members", 0) for layer in converted.layers] == [0, 2]

@@ -78,6 +78,7 @@ def test_weights_may_be_a_list_or_a_function():
         (lambda v: False, "which chooses none"),
         (3, "`weights` must be None, a regular expression.*Received: weights=3"),
         (["head", 4], "Received: weights="),
+        ("head + (", "must be a regular expression. Received: weights='\\(': missing"),
     ],
 )  # fmt: skip
 def test_a_choice_of_nothing_is_named(weights, message):

@@ -378,6 +378,11 @@ def test_learning_rate_is_settable_and_counts_minibatches():
         (dict(members=2.0), "`members` must be an integer of at least 1"),
         (dict(start=-1), "`start` must be an integer of at least 0.*Received: start=-1"),
         (dict(sigma=-0.1), "`sigma` must be at least 0. Received: sigma=-0.1"),
+        (dict(sigma="0.1"), "`sigma` must be at least 0. Received: sigma='0.1'"),
+        (dict(seed="x"), "`seed` must be an integer of 64 bits. Received: seed='x'"),
+        (dict(seed=2**63), "`seed` must be an integer of 64 bits. Received: seed=92233720"),
+        (dict(base_scale=None), "`base_scale` must be in \\(0, 1\\]. Received: base_scale=None"),
+        (dict(base_rate_scale="2"), "`base_rate_scale` must be greater than 0. Received: base_r"),
         (dict(base_scale=0.0), "`base_scale` must be in \\(0, 1\\]. Received: base_scale=0.0"),
         (dict(member="adam"), "`member` must be a Keras optimizer. Received: member='adam'"),
         (

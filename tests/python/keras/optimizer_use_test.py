@@ -70,6 +70,20 @@ def test_too_few_or_too_many_gradients_are_an_error(count, given):
     assert int(optimizer.iterations.numpy()) == 0
 
 
+def test_a_gradient_of_another_shape_is_an_error_and_no_step():
+    """Found before any weight has been updated with the others."""
+    model, optimizer = built()
+    before = model.get_weights()
+    gradients = [ones(v, optimizer) for v in model.trainable_variables]
+    shape = list(model.trainable_variables[0].shape)
+    gradients[0] = tf.ones([*shape, 2])
+    with pytest.raises(ValueError, match="must have the shape of its variable. Received: .* for"):
+        optimizer.apply(gradients, model.trainable_variables)
+    for weight, expected in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(weight, expected)
+    assert int(optimizer.iterations.numpy()) == 0
+
+
 def test_variables_without_a_gradient_are_named_and_stay():
     model, optimizer = built()
     before = model.get_weights()

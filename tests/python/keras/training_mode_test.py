@@ -168,6 +168,23 @@ def test_a_gradient_of_the_mean_is_refused(way, tmp_path):
         np.testing.assert_array_equal(variable.numpy(), expected)
 
 
+def test_a_sparse_gradient_of_the_mean_is_that_of_dense_ones():
+    """Of a table of tokens, which inference looks up in the mean of the members."""
+    tokens = tf.constant([[1, 3, 1], [0, 1, 2]])
+    table = late_phase.keras.Members(keras.layers.Embedding(4, 2), members=K)
+    table.build((None, 3))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(table(tokens, training=False))
+    (variable,) = table.trainable_variables
+    gradient = tf.convert_to_tensor(tape.gradient(loss, variable.value))
+    expected = np.array([1, 3, 1, 1])[:, np.newaxis] / K
+    np.testing.assert_allclose(gradient, np.broadcast_to(expected, (K, 4, 2)), rtol=1e-6)
+    own = optimizer()
+    own.build(table.trainable_variables)
+    with pytest.raises(ValueError, match=REFUSAL):
+        own.apply([gradient], table.trainable_variables)
+
+
 def test_the_refusal_comes_while_the_step_is_traced():
     model, train = by_fit(None)
     with pytest.raises(ValueError, match=REFUSAL):

@@ -306,6 +306,8 @@ def test_unknown_programs_are_refused(tmp_path):
             "the training program must be one of enwik8" in result.stderr
             and "Received: mnist" in result.stderr
         )
+        if arguments[0] != "train":
+            assert f"Received: mnist in {tmp_path}/config.toml" in result.stderr
 
 
 def test_a_folder_in_which_settings_were_being_written_is_free(text, tmp_path):
@@ -319,6 +321,20 @@ def test_a_folder_in_which_settings_were_being_written_is_free(text, tmp_path):
     result = program_runs.try_train("enwik8", text, other, "--model", "base", *SMALL)
     assert result.returncode == 2 and "`out` must be new or empty" in result.stderr
     assert (other / "notes.toml.part1").read_text() == "mine"
+
+
+@pytest.mark.parametrize("steps", ['"thirty"', "[30]", "null", "29"])
+def test_results_of_something_else_are_measured_again(tmp_path, text, trained, steps):
+    run = tmp_path / "run"
+    shutil.copytree(os.path.join(trained, "late-phase"), run)
+    before = program_runs.read_results(run)
+    changed = (run / "results.json").read_text().replace('"steps": 30', f'"steps": {steps}')
+    (run / "results.json").write_text(changed)
+    program_runs.train("enwik8", text, run, "--resume")
+    after = program_runs.read_results(run)
+    assert [after[name] for name in ("steps", "test")] == [
+        before[name] for name in ("steps", "test")
+    ]
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path, text):

@@ -5,8 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "optimizers/disk.h"
 #include "optimizers/number_text.h"
+#include "tensorflow/core/lib/core/coding.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
@@ -56,6 +58,21 @@ absl::Status WriteBundle(const std::string& prefix, const CheckpointState& state
     TF_RETURN_IF_ERROR(writer.Add(key, tensor));
   }
   return writer.Finish();
+}
+
+// Whether the places that the end of an index names are inside of it. TensorFlow allocates a
+// block's memory before it looks at any checksum, and a damaged end can ask for more than there is.
+// A file that cannot be read, or is too short, is left to TensorFlow.
+bool EndIsPlausible(const std::string& path) {
+  constexpr size_t kEnd = 48, kMagic = 8;
+  std::string index;
+  if (ReadWholeFile(path, &index) || index.size() < kEnd) return true;
+  absl::string_view end(index.data() + index.size() - kEnd, kEnd - kMagic);
+  for (int i = 0; i < 4; ++i) {  // offset and size of two blocks
+    uint64_t number = 0;
+    if (!tensorflow::core::GetVarint64(&end, &number) || number > index.size()) return false;
+  }
+  return true;
 }
 
 absl::StatusOr<Tensor> ReadTensor(const std::string& key, tensorflow::BundleReader* reader) {
@@ -162,7 +179,9 @@ absl::StatusOr<CheckpointState> ReadCheckpoint(const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat("not a readable checkpoint: ", path, ": ", why...));
   };
-  tensorflow::BundleReader reader(tensorflow::Env::Default(), (fs::path(path) / kBundle).string());
+  const std::string bundle = (fs::path(path) / kBundle).string();
+  if (!EndIsPlausible(bundle + ".index")) return unreadable("damage at the end of its index");
+  tensorflow::BundleReader reader(tensorflow::Env::Default(), bundle);
   if (!reader.status().ok()) return unreadable(reader.status().message());
   std::map<std::string, Tensor> tensors;
   reader.Seek("");

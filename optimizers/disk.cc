@@ -1,6 +1,7 @@
 #include "optimizers/disk.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 namespace late_phase {
 namespace {
@@ -89,6 +91,28 @@ std::error_code SyncFile(const std::string& path) { return Sync(path, 0); }
 std::error_code SyncFolder(const std::string& path) {
   const std::error_code error = Sync(path, O_DIRECTORY);
   return error == std::errc::invalid_argument ? std::error_code() : error;
+}
+
+FolderLock::FolderLock(FolderLock&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+std::error_code FolderLock::Take(const std::string& path) {
+  FolderLock lock;
+  lock.descriptor_ = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock.descriptor_ < 0) return LastError();
+  // The kernel gives it back when the process ends: a killed one leaves no lock.
+  if (flock(lock.descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return LastError();
+  *this = std::move(lock);
+  return {};
 }
 
 std::error_code ListFolder(const std::string& path, std::vector<std::string>* entries) {

@@ -27,6 +27,23 @@ namespace late_phase {
 // On file systems that cannot wait for folders (EINVAL) there is nothing to do.
 [[nodiscard]] std::error_code SyncFolder(const std::string& path);
 
+// A folder that this process has for itself among those that ask. It gives it back when this goes
+// out of scope, or when it ends, however that may be.
+class FolderLock {
+ public:
+  FolderLock() = default;
+  FolderLock(FolderLock&& other) noexcept;
+  FolderLock& operator=(FolderLock&& other) noexcept;
+  ~FolderLock();
+
+  // std::errc::resource_unavailable_try_again: another process has it. On file systems without
+  // locks there is nothing to do.
+  [[nodiscard]] std::error_code Take(const std::string& path);
+
+ private:
+  int descriptor_ = -1;
+};
+
 // The paths of everything in a folder, in the order of their names.
 [[nodiscard]] std::error_code ListFolder(const std::string& path,
                                          std::vector<std::string>* entries);

@@ -1,5 +1,7 @@
 #include "models/training/run_folder.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -78,6 +80,18 @@ absl::Status RunFolder::CopyMetrics(const std::string& from, const std::string& 
   fs::create_directories(to, error);
   if (error) return Failed("create the folder " + to, error.message());
   return Keep(from + "/metrics.jsonl", to + "/metrics.jsonl", step, /*trained=*/false).status();
+}
+
+absl::Status RunFolder::Check() const {
+  if (path_.empty()) return absl::OkStatus();
+  const std::string path = path_ + "/metrics.jsonl";
+  struct stat named = {}, opened = {};
+  if (stat(path.c_str(), &named) != 0)
+    return Failed("write to " + path_, path + ": " + std::strerror(errno));
+  if (fstat(fileno(metrics_), &opened) != 0)
+    return Failed("write to " + path_, std::strerror(errno));
+  if (named.st_dev == opened.st_dev && named.st_ino == opened.st_ino) return absl::OkStatus();
+  return Failed("write to " + path_, path + " was replaced by another process");
 }
 
 absl::Status RunFolder::Write(const std::string& line) {

@@ -45,6 +45,10 @@ class RunFolder {
   // {"kind": "members", …, metrics}, of models/training/member_metrics.h
   [[nodiscard]] absl::Status LogMembers(int64_t step, double epoch, const Metrics& metrics);
 
+  // OK as long as the folder is where it was, with what has been logged. To be asked before
+  // anything else is written there, which would create a folder without the rest.
+  [[nodiscard]] absl::Status Check() const;
+
   const std::string& path() const { return path_; }  // empty: nowhere
   std::string checkpoints() const { return path_ + "/checkpoint"; }
   // Seconds of training before this process, from the last line that was kept.

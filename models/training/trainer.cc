@@ -91,6 +91,7 @@ class Training {
   }
 
   absl::Status Save() {
+    TF_RETURN_IF_ERROR(folder_->Check());
     saved_step_ = run_->step();
     absl::Status status = run_->Save(folder_->checkpoints());
     // The weights can be lost in an update whose loss was still finite.
@@ -99,6 +100,7 @@ class Training {
 
   absl::Status Fork() {
     if (run_->step() != options_.fork_at) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(folder_->Check());
     TF_RETURN_IF_ERROR(run_->Save(folder_->path() + "/fork"));
     if (options_.forked) options_.forked();
     return absl::OkStatus();

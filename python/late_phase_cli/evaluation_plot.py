@@ -188,14 +188,26 @@ PLOTS = {
 }
 
 
+def figures_of(folder):
+    """{name of the plot: figure}"""
+    evaluation = load(folder)
+    try:
+        return {name: draw(evaluation) for name, (has, draw) in PLOTS.items() if has(evaluation)}
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise PlotError(
+            "evaluation.json must hold what tools/latephase eval has written. "
+            f"Received: {folder}/evaluation.json ({error!r})"
+        ) from error
+
+
 def main(folder):
     """Returns the names of the plots."""
-    evaluation, drawn = load(folder), []
+    figures, drawn = figures_of(folder), []
     for name in PLOTS:
-        if os.path.exists(os.path.join(folder, name)):
-            os.remove(os.path.join(folder, name))
-    for name, (has, draw) in PLOTS.items():
-        if has(evaluation):
-            plot_style.save(draw(evaluation), os.path.join(folder, name))
-            drawn.append(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            os.remove(path)
+        if name in figures:
+            plot_style.save(figures[name], path)
+            drawn.append(path)
     return drawn

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 
-from late_phase_cli import files, model_names, noise_law, run_files
+from late_phase_cli import files, model_names, noise_law, run_files, run_types
 
 # The loss that a program minimises, as results.json and metrics.jsonl call it.
 LOSSES = {"enwik8": "bpc", "cifar": "nll"}
@@ -94,16 +94,18 @@ def curve_of(rows, key, split):
 
 def read(folder):
     """The run in a folder; raises NotFinished if it is not complete."""
-    config = run_files.read_config(folder)
+    config = run_files.read_config(folder, ("members", "swa_every"))
     path = os.path.join(folder, "results.json")
     if not os.path.exists(path):
         raise NotFinished(f"a run must have finished, with results.json. Received: {folder}")
     try:
         results = files.read_json(path)
+        if wrong := run_types.wrong_result(results):
+            raise ValueError(wrong)
         run = FinishedRun(folder, config, results, {})
         rows = run_files.read_metrics(os.path.join(folder, "metrics.jsonl"))
         curve = curve_of(rows, LOSSES[run.program], run.split)
-        if run.epochs <= 0 or not isinstance(run.loss(), (int, float, type(None))):
+        if run.epochs <= 0:
             raise ValueError("no metrics of a run")
     except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise run_files.RunError(

@@ -5,7 +5,7 @@ import glob
 import json
 import os
 
-from late_phase_cli import plot, run_files, run_table, sweep_table
+from late_phase_cli import plot, run_files, run_table, run_types, sweep_table
 from late_phase_cli.errors import UserError
 
 
@@ -47,10 +47,10 @@ def read_json(path):
 def read_run(folder, name):
     path = os.path.join(folder, "results.json")
     results = read_json(path) if os.path.exists(path) else {}
-    if not isinstance(results, dict) or any(
-        not isinstance(results.get(split, {}), dict) for split in ("train", "validation", "test")
-    ):
-        raise ReportError(f"results.json must hold the results of a run. Received: {path}")
+    if wrong := run_types.wrong_result(results):
+        raise ReportError(
+            f"results.json must hold the results of a run. Received: {path} ({wrong})"
+        )
     return RunData(name, folder, run_files.read_config(folder), results, plot.load_run(folder))
 
 

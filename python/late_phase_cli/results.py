@@ -51,9 +51,15 @@ def table(folder):
     if is_sweep(folder):
         return sweep_table.render(sweep_table.summarize(folder))
     config, results = run_table.read_run(folder)
-    if config["program"] == "enwik8":
-        return enwik8_table.render(results)
-    return cifar_table.render(config, results)
+    try:
+        if config["program"] == "enwik8":
+            return enwik8_table.render(results)
+        return cifar_table.render(config, results)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"results.json must hold the results of a run. Received: {folder}/results.json "
+            f"({error!r})"
+        ) from error
 
 
 def draw(folder):

@@ -9,7 +9,7 @@ import math
 import os
 import tomllib
 
-from late_phase_cli import metric_names
+from late_phase_cli import metric_names, run_types
 from late_phase_cli.errors import UserError
 
 # The metric by which a program's runs are judged.
@@ -49,7 +49,8 @@ def find_runs(folder):
     return found
 
 
-def read_config(folder):
+def read_config(folder, further=()):
+    """The settings, with those that every reader needs, and `further` ones."""
     path = os.path.join(folder, "config.toml")
     try:
         with open(path, "rb") as file:
@@ -59,9 +60,11 @@ def read_config(folder):
             f"a run must have its config.toml. Received: {path} "
             f"({getattr(error, 'strerror', None) or error})"
         ) from error
-    for key in ("program", "model", "seed", "t0", "swa_start"):
+    for key in ("program", "model", "seed", "t0", "swa_start", *further):
         if key not in config:
             raise RunError(f"config.toml must have `{key}`. Received: {path}")
+    if wrong := run_types.wrong_setting(config):
+        raise RunError(f"{wrong} in {path}")
     if config["program"] not in METRICS:
         raise RunError(
             f"`program` must be one of {', '.join(METRICS)}. "
@@ -87,6 +90,8 @@ def read_metrics(path):
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError("not an object")
+            if wrong := run_types.wrong_line(row):
+                raise ValueError(wrong)
             rows.append(row)
         except ValueError as error:
             if number < len(lines):

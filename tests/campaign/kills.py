@@ -23,56 +23,7 @@ import tempfile
 import time
 
 from tests.campaign import report
-from tests.support import cifar_files, enwik8_text, program_runs
-
-TEXT = (*enwik8_text.SMALL, "--checkpoint-every", 3, "--evaluate-every", 0.5)
-IMAGES = (
-    "--preset convnet-quick --batch 8 --members 3 --t0 1.2 --swa-start 2 --swa-every 0.5 "
-    "--epochs 3 --anneal-start 1 --anneal-end 3 --validation-images 0 --test-images 0 "
-    "--log-every 4 --evaluate-every 0.5 --checkpoint-every 4"
-).split()
-TRAININGS = {
-    "enwik8 late-phase": ("enwik8", TEXT, ("--model", "late-phase")),
-    "enwik8 rank1-accumulation": ("enwik8", TEXT, ("--model", "rank1-accumulation")),
-    "cifar late-phase": ("cifar", IMAGES, ("--model", "late-phase")),
-    "cifar base": ("cifar", IMAGES, ("--model", "base")),
-}
-# Figures that depend on the time of day.
-TIMES = ("seconds", "items_per_second", "input_wait", "peak_bytes", "expected_bytes", "time")
-
-
-class Training:
-    """A training and where it must end."""
-
-    def __init__(self, name, folder):
-        self.name = name
-        self.program, settings, model = TRAININGS[name]
-        self.folder = os.path.join(folder, name.replace(" ", "-"))
-        os.makedirs(self.folder)
-        if self.program == "enwik8":
-            data = enwik8_text.write_text(os.path.join(self.folder, "text"), 4000)
-        else:
-            data = cifar_files.write_cifar(os.path.join(self.folder, "images"))
-        self.arguments = ["--data", data, *settings, *model]
-        begin = time.monotonic()
-        out = os.path.join(self.folder, "whole")
-        status, errors = finish(self.start(out))
-        if status:
-            raise RuntimeError(f"{name} fails by itself: {errors}")
-        self.seconds = time.monotonic() - begin
-        self.end = end_of(out)
-        whole = program_runs.read_results(out)
-        self.minibatches_per_epoch = whole["steps"] / whole["epochs"]
-
-    def start(self, out, arguments=None):
-        more = self.arguments if not arguments else [*arguments, *self.arguments[:2]]
-        return program_runs.start("train", self.program, "--out", out, "--threads", 1, *more)
-
-
-def finish(process):
-    """Waits for the program: its status and standard error."""
-    _, errors = process.communicate()
-    return process.returncode, errors
+from tests.campaign.trainings import TRAININGS, Training, differing, end_of, finish, to_resume
 
 
 def kill_after(process, seconds):
@@ -81,30 +32,6 @@ def kill_after(process, seconds):
         process.wait(seconds)
     process.kill()  # nothing happens to one that has ended
     return finish(process)[0] == -signal.SIGKILL
-
-
-def end_of(out):
-    """What a training leaves that must not depend on when it was killed."""
-    return {
-        "checkpoint": {
-            name: (value.tobytes() if hasattr(value, "tobytes") else value)
-            for name, value in program_runs.read_checkpoint(out).items()
-        },
-        "results": timeless(program_runs.read_results(out)),
-        "metrics": [comparable(line) for line in program_runs.read_metrics(out)],
-        "left": sorted(os.listdir(os.path.join(out, "checkpoint"))),
-    }
-
-
-def comparable(line):
-    """A line about training is about the minibatches since the last one, or since resuming."""
-    if line["kind"] == "train":
-        return {name: line[name] for name in ("kind", "step", "epoch")}
-    return timeless(line)
-
-
-def timeless(value):
-    return {name: one for name, one in value.items() if name not in TIMES}
 
 
 def moment(out, training):
@@ -140,12 +67,11 @@ def trial(training, number, shares):
             arguments = ["--resume"]  # which finds it finished
             break
         kills.append(moment(out, training))
-        arguments = ["--resume"] if os.path.exists(os.path.join(out, "config.toml")) else []
+        arguments = to_resume(out)
     status, errors = finish(training.start(out, arguments))
     if status:
         return kills, f"status {status} after kills {kills}: {errors[-1000:]}"
-    end = end_of(out)
-    wrong = [what for what in end if end[what] != training.end[what]]
+    wrong = differing(end_of(out), training.end)
     if not wrong:
         shutil.rmtree(out)
         return kills, ""

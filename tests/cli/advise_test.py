@@ -253,6 +253,11 @@ def test_runs_that_cannot_be_judged(tmp_path):
     (damaged / "results.json").write_text('{"test": 3}')
     with pytest.raises(run_files.RunError, match="must be those of a run. Received: .*damaged"):
         advice_runs.render(str(damaged))
+    older = make_run(tmp_path / "older")
+    config = (older / "config.toml").read_text()
+    (older / "config.toml").write_text(config.replace("swa_every = 0.25\n", ""))
+    with pytest.raises(run_files.RunError, match="config.toml must have `swa_every`. Received: "):
+        advice_runs.render(str(older))
     make_run(tmp_path / "all" / "base", "base", swa=END - 0.08)
     shutil.copytree(going_on, tmp_path / "all" / "rank1")
     assert "Not finished, and left out: rank1." in said(tmp_path / "all")

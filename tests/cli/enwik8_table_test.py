@@ -3,7 +3,8 @@
 import numpy
 import pytest
 import scipy.stats
-from late_phase_cli import enwik8_table, model_differences
+from late_phase_cli import enwik8_table, model_differences, results
+from late_phase_cli.errors import UserError
 
 LEVELS = {"base": 2.43, "rank1": 2.41, "late-phase": 2.35, "rank1-accumulation": 2.36}
 
@@ -128,3 +129,11 @@ def test_records_without_controls_or_swa():
         name for name, _, other in DIFFERENCES if "accumulation" not in other
     ]
     assert table["Base"][2] == "–"
+
+
+def test_results_without_their_parts_are_named(tmp_path):
+    (tmp_path / "config.toml").write_text('program = "enwik8"\n')
+    (tmp_path / "results.json").write_text('{"model": "base", "test": {}}')
+    message = f"must hold the results of a run. Received: {tmp_path}/results.json .KeyError"
+    with pytest.raises(UserError, match=message):
+        results.table(str(tmp_path))

@@ -169,3 +169,24 @@ def test_missing_and_damaged_evaluations_are_named(tmp_path, text):
         match=f"must hold the evaluation.json of eval. Received: {tmp_path}",
     ):
         evaluation_plot.main(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        {},
+        [{"reliability": [{"count": 1}]}],
+        [{"reliability": 3, "run": "a", "weights": "swa"}],
+        [{"reliability": [{"count": 0}], "run": "a", "weights": []}],
+    ],
+)
+def test_an_evaluation_without_its_parts_is_named(tmp_path, rows):
+    (tmp_path / "evaluation.json").write_text(json.dumps({"split": "test", "rows": rows}))
+    (tmp_path / "reliability.png").write_text("of yesterday")
+    with pytest.raises(
+        evaluation_plot.PlotError,
+        match=f"must hold what tools/latephase eval has written. Received: {tmp_path}",
+    ):
+        evaluation_plot.main(str(tmp_path))
+    assert (tmp_path / "reliability.png").read_text() == "of yesterday"

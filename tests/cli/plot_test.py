@@ -311,6 +311,10 @@ def damage(tmp_path, what):
         )
     elif what == "field":
         (run / "metrics.jsonl").write_text('{"kind":"train","step":1,"bpc":2}\n')
+    elif what == "type":
+        (run / "metrics.jsonl").write_text('{"kind":"train","step":1,"epoch":"first","bpc":2}\n')
+    elif what == "setting":
+        (run / "config.toml").write_text((run / "config.toml").read_text() + "members = [3]\n")
     elif what == "empty":
         (run / "metrics.jsonl").write_text("")
     elif what == "mixed":
@@ -351,6 +355,12 @@ def damage(tmp_path, what):
             "line 1 (",
         ),
         ("field", "every line of metrics.jsonl must have 'epoch'. Received: {run}/metrics.jsonl"),
+        (
+            "type",
+            "metrics.jsonl must have one JSON object per line. Received: {run}/metrics.jsonl, "
+            "line 1 (`epoch` must be a finite number. Received: epoch='first')",
+        ),
+        ("setting", "`members` must be an integer. Received: members=[3] in {run}/config.toml"),
         ("empty", "metrics.jsonl must have a line to draw. Received: {run}/metrics.jsonl"),
         ("mixed", "the runs of a folder must be of one program. Received: cifar, enwik8 in {run}"),
         (

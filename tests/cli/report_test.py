@@ -439,6 +439,18 @@ def spoil_evaluation(run, text):
             "results.json must hold the results of a run. Received: {run}/results.json",
         ),
         (
+            lambda run, out: (run / "results.json").write_text('{"seconds": "many"}'),
+            "results.json must hold the results of a run. Received: {run}/results.json (`seconds` "
+            "must be a finite number. Received: seconds='many')",
+        ),
+        (
+            lambda run, out: (run / "results.json").write_text(
+                '{"test": {"members": [{"bpc": 2, "loss": []}]}}'
+            ),
+            "results.json must hold the results of a run. Received: {run}/results.json (`loss` "
+            "must be a finite number or null. Received: loss=[])",
+        ),
+        (
             lambda run, out: (run / "sweep.json").write_text("{}"),
             "the folder of a sweep must have its sweep.json",
         ),

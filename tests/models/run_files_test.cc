@@ -112,6 +112,23 @@ TEST_F(RunFilesTest, MetricsThatCannotBeReadStayAsTheyAre) {
   }
 }
 
+// Otherwise the next checkpoint would make a folder without settings and metrics.
+TEST_F(RunFilesTest, AFolderThatWasRemovedMovedOrReplacedIsNoticed) {
+  EXPECT_THAT(RunFolder::Nowhere()->Check(), IsOk());
+  TF_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<RunFolder> folder, RunFolder::Open(run_, 20));
+  EXPECT_THAT(folder->Check(), IsOk());
+  fs::rename(run_, folder_ / "moved");
+  EXPECT_THAT(folder->Check(), StatusIs(_, "cannot write to " + run_ + ": " + metrics_ +
+                                               ": No such file or directory"));
+  fs::create_directory(run_);
+  ASSERT_EQ(ReplaceFile(metrics_, kLines), std::error_code());
+  EXPECT_THAT(folder->Check(), StatusIs(_, "cannot write to " + run_ + ": " + metrics_ +
+                                               " was replaced by another process"));
+  fs::remove_all(run_);
+  fs::rename(folder_ / "moved", run_);
+  EXPECT_THAT(folder->Check(), IsOk());
+}
+
 TEST_F(RunFilesTest, MetricsStayIfTheDiskDoesNotConfirmTheNewOnes) {
   fsync_error = [](const std::string& path) {
     return absl::StrContains(path, "metrics") ? EIO : 0;

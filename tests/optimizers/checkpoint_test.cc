@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "optimizers/disk.h"
 #include "optimizers/run.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
@@ -127,6 +128,27 @@ TEST_F(CheckpointTest, NoOrDamagedCheckpointIsAnError) {
   const absl::Status cut = p.run->Restore(dir_).status();
   EXPECT_THAT(cut, StatusIs(absl::StatusCode::kInvalidArgument,
                             HasSubstr("not a readable checkpoint: " + path)));
+}
+
+// Its last 48 bytes say where two blocks are, as numbers of up to ten bytes, before any checksum.
+TEST_F(CheckpointTest, AnIndexThatAsksForTooMuchMemoryIsRefused) {
+  Problem p(Full());
+  ASSERT_THAT(p.run->Initialize(), IsOk());
+  ASSERT_THAT(p.run->Save(dir_), IsOk());
+  const std::string path = LatestPath(), file = path + "/state.index";
+  std::string index;
+  ASSERT_EQ(ReadWholeFile(file, &index), std::error_code());
+  for (const size_t begin : {48, 46, 45, 44}) {
+    std::string damaged = index;
+    damaged.replace(index.size() - begin, 9, "\xff\xff\xff\xff\xff\xff\xff\xff\x7f");
+    ASSERT_EQ(ReplaceFile(file, damaged), std::error_code());
+    EXPECT_THAT(p.run->Restore(dir_),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "not a readable checkpoint: " + path + ": damage at the end of its index"))
+        << begin;
+  }
+  ASSERT_EQ(ReplaceFile(file, index), std::error_code());
+  EXPECT_THAT(p.run->Restore(dir_), IsOk());
 }
 
 TEST_F(CheckpointTest, StartingFromATrainedModelTakesTheWeightsAlone) {

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "tests/support/failing_disk.h"
@@ -75,6 +76,20 @@ TEST_F(DiskTest, AFileSystemThatCannotSyncFoldersIsNoError) {
   EXPECT_EQ(Text(), "new");
   fsync_error = [](const std::string&) { return EINVAL; };
   EXPECT_EQ(SyncFile(path_), std::errc::invalid_argument);
+}
+
+TEST_F(DiskTest, AFolderBelongsToOneLockAtATime) {
+  FolderLock other;
+  {
+    FolderLock lock;
+    EXPECT_EQ(lock.Take(folder_.string()), std::error_code());
+    EXPECT_EQ(other.Take(folder_.string()), std::errc::resource_unavailable_try_again);
+    const FolderLock moved = std::move(lock);
+    EXPECT_EQ(other.Take(folder_.string()), std::errc::resource_unavailable_try_again);
+  }
+  EXPECT_EQ(other.Take(folder_.string()), std::error_code());
+  EXPECT_EQ(FolderLock().Take((folder_ / "none").string()), std::errc::no_such_file_or_directory);
+  EXPECT_EQ(FolderLock().Take(path_), std::errc::not_a_directory);
 }
 
 TEST_F(DiskTest, WhatCannotBeReadIsReportedAndNothingGiven) {

@@ -5,7 +5,9 @@ that nothing is lost.
 import json
 import math
 import os
+import shutil
 import signal
+import time
 
 import numpy
 import pytest
@@ -14,6 +16,7 @@ from late_phase_cli import enwik8_table
 from tests.support import enwik8_text, program_runs
 
 SMALL = enwik8_text.SMALL
+ENDLESS = (*SMALL, "--model", "late-phase", "--steps", 10**9, "--checkpoint-every", 5)
 CLIPPED = (*SMALL, "--units", 150, "--clip-norm", 0.001)
 
 
@@ -303,6 +306,8 @@ def test_unknown_programs_are_refused(tmp_path):
             "the training program must be one of enwik8" in result.stderr
             and "Received: mnist" in result.stderr
         )
+        if arguments[0] != "train":
+            assert f"Received: mnist in {tmp_path}/config.toml" in result.stderr
 
 
 def test_a_folder_in_which_settings_were_being_written_is_free(text, tmp_path):
@@ -316,6 +321,59 @@ def test_a_folder_in_which_settings_were_being_written_is_free(text, tmp_path):
     result = program_runs.try_train("enwik8", text, other, "--model", "base", *SMALL)
     assert result.returncode == 2 and "`out` must be new or empty" in result.stderr
     assert (other / "notes.toml.part1").read_text() == "mine"
+
+
+@pytest.mark.parametrize("steps", ['"thirty"', "[30]", "null", "29"])
+def test_results_of_something_else_are_measured_again(tmp_path, text, trained, steps):
+    run = tmp_path / "run"
+    shutil.copytree(os.path.join(trained, "late-phase"), run)
+    before = program_runs.read_results(run)
+    changed = (run / "results.json").read_text().replace('"steps": 30', f'"steps": {steps}')
+    (run / "results.json").write_text(changed)
+    program_runs.train("enwik8", text, run, "--resume")
+    after = program_runs.read_results(run)
+    assert [after[name] for name in ("steps", "test")] == [
+        before[name] for name in ("steps", "test")
+    ]
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path, text):
+    """A second one is told so, and the lock of a killed one is gone."""
+    out = tmp_path / "run"
+    first = program_runs.start("train", "enwik8", "--data", text, "--out", out, *ENDLESS)
+    while not program_runs.checkpoint_folders(out):
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.01)
+    second = program_runs.try_train("enwik8", text, out, "--resume")
+    assert second.returncode == 2
+    assert (
+        f"`out` must not be in use by another process. Received: out={out}, in which one is "
+        "training" in second.stderr
+    )
+    assert first.poll() is None
+    first.kill()
+    first.communicate()
+    steps = int(program_runs.checkpoint_folders(out)[-1][-12:])
+    program_runs.train("enwik8", text, out, "--resume", "--steps", steps + 1)
+
+
+def test_a_folder_that_is_removed_ends_the_training(tmp_path, text):
+    """It is not made again with half of a run in it."""
+    out = tmp_path / "run"
+    process = program_runs.start("train", "enwik8", "--data", text, "--out", out, *ENDLESS)
+    while not program_runs.checkpoint_folders(out):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    out.rename(tmp_path / "moved")
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert (
+        f"cannot write to {out}: {out}/metrics.jsonl: No such file or directory" in stderr
+        or f"{out}/checkpoint" in stderr  # while a checkpoint was written
+    )
+    assert not out.exists()
+    steps = int(program_runs.checkpoint_folders(tmp_path / "moved")[-1][-12:])
+    program_runs.train("enwik8", text, tmp_path / "moved", "--resume", "--steps", steps + 1)
 
 
 def test_a_file_is_no_folder(text, tmp_path):

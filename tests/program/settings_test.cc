@@ -284,6 +284,17 @@ TEST_F(SettingsTest, OutFolderIsMadeOrRefused) {
             "`out` must be a folder that can be created and written to. Received: out=" + file);
 }
 
+TEST_F(SettingsTest, OutFolderIsForOneTraining) {
+  const std::string folder = folder_ + "/run";
+  {
+    const FolderLock lock = LockOutFolder(folder);
+    EXPECT_EQ(Complaint([&] { LockOutFolder(folder); }),
+              "`out` must not be in use by another process. Received: out=" + folder +
+                  ", in which one is training");
+  }
+  LockOutFolder(folder);
+}
+
 TEST(Program, ExitStatusTellsTheUsersMistakesFromOthers) {
   EXPECT_EQ(RunProgram("p", [] { return 5; }), 5);
   testing::internal::CaptureStderr();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <iterator>
+#include <stdexcept>
 #include <system_error>
 #include <vector>
 
@@ -41,6 +42,18 @@ void MakeOutFolder(const std::string& folder) {
     throw UsageError("`out` must be a folder that can be created and written to. Received: out=" +
                      folder);
   }
+}
+
+FolderLock LockOutFolder(const std::string& folder) {
+  MakeOutFolder(folder);
+  FolderLock lock;
+  const std::error_code error = lock.Take(folder);
+  if (error == std::errc::resource_unavailable_try_again) {
+    throw UsageError("`out` must not be in use by another process. Received: out=" + folder +
+                     ", in which one is training");
+  }
+  if (error) throw std::runtime_error("cannot lock " + folder + ": " + error.message());
+  return lock;
 }
 
 void CheckRunFolder(const std::string& folder, bool resume) {

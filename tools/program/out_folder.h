@@ -4,11 +4,17 @@
 
 #include <string>
 
+#include "optimizers/disk.h"
+
 namespace late_phase {
 
 // Creates the folder, if need be. Throws UsageError if nothing can be written there. Called before
 // hours of work, so that a bad folder is not discovered after them.
 void MakeOutFolder(const std::string& folder);
+
+// Creates the folder, likewise, and keeps other trainings out of it as long as the lock lives.
+// Throws UsageError if one is there already.
+FolderLock LockOutFolder(const std::string& folder);
 
 // Throws UsageError for a folder that cannot be resumed or, without `resume`, has something in it.
 // What a process that was killed while it wrote its settings has left does not count.

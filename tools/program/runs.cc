@@ -68,9 +68,14 @@ std::string ReadProgram(const std::string& folder) {
 }
 
 std::unique_ptr<Experiment> ReadExperiment(const std::string& folder) {
-  const std::string program = ReadProgram(folder);
-  std::unique_ptr<Experiment> experiment = MakeExperiment(program);
-  ReadSettings(folder + "/config.toml", program, experiment->Settings());
+  const std::string program = ReadProgram(folder), config = folder + "/config.toml";
+  std::unique_ptr<Experiment> experiment;
+  try {
+    experiment = MakeExperiment(program);
+  } catch (const UsageError& error) {
+    throw UsageError(absl::StrCat(error.what(), " in ", config));
+  }
+  ReadSettings(config, program, experiment->Settings());
   return experiment;
 }
 

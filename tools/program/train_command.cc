@@ -111,9 +111,10 @@ int Main(const std::string& program, int argc, char** argv, bool* serves) {
     return 0;
   }
   const int64_t parallel = several ? RunsAtATime(training, runs, tasks) : 1;
+  FolderLock lock;  // to the end: two processes would write the same checkpoints
   if (training.first()) {
     const FinishFirst finish(TrainCommandName(program) + ": writing its settings");
-    MakeOutFolder(training.out);
+    lock = LockOutFolder(training.only.empty() ? training.out : runs[0].folder);
     RemoveUnfinishedSettings(training.out);
     // First of all: a folder with anything else in it would neither be free nor resume.
     if (several || !training.resume) WriteConfig(training.out, training.experiment.get());

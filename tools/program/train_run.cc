@@ -177,7 +177,8 @@ Json FinalResults(const Experiment& experiment, const SessionFlags& session, con
                                     metrics.get<Metrics>()));
     }
   }
-  Require(LogMembers(*task, [task](int64_t t) { return task->Batch(t); }, run, folder));
+  Require(LogMembers(
+      *task, [task](int64_t t) { return task->Batch(t); }, run, folder));
   results["seconds"] = end.seconds;
   results["items_per_second"] = run->step() * task->items_per_step() / end.seconds;
   results["input_wait"] = end.input_wait;
@@ -244,7 +245,8 @@ std::unique_ptr<Task> CheckedTask(const PlannedRun& planned, const SessionFlags&
 Json FinishedResults(const PlannedRun& planned, const Task& task) {
   if (!fs::exists(ResultsPath(planned))) return nullptr;
   Json results = Json::parse(ReadFile(ResultsPath(planned)), nullptr, /*allow_exceptions=*/false);
-  const bool whole = results.is_object() && results.value("steps", 0) == task.plan().steps;
+  // Of another type, too, it is not a number of minibatches.
+  const bool whole = results.is_object() && results.value("steps", Json()) == task.plan().steps;
   return whole ? std::move(results) : nullptr;
 }
 

@@ -24,7 +24,8 @@ SECTIONS = ("Example", "Args", "Call arguments", "Returns", "Yields", "Raises")
 _WIDTH = 100
 # Methods by which layers and optimizer work together; users call none of them.
 _INTERNAL = {
-    *("adopt", "attach", "attached_optimizer", "base_rate", "has_planned_start", "in_this_step"),
+    *("adopt", "attach", "attached_optimizer", "base_rate", "current_member", "has_members"),
+    *("has_planned_start", "in_this_step"),
     *("is_training", "plan", "prepare_rows", "rows", "rows_changed", "dtype_for", "write_rows"),
     *("affine_layer", "affine_weights", "channels_back", "channels_last"),
     *("plain_layer", "plain_weights"),

@@ -125,9 +125,9 @@ def test_statistics_of_one_minibatch_are_found(monkeypatch):
     cls = late_phase.keras.BatchNormalization
     move = cls._move_statistics
 
-    def slowly(self, mean, variance):
+    def slowly(self, *statistics):
         whole, self.momentum = self.momentum, self.momentum ** (1 / self.members)
-        move(self, mean, variance)
+        move(self, *statistics)
         self.momentum = whole
 
     monkeypatch.setattr(cls, "_move_statistics", slowly)

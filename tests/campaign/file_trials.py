@@ -16,14 +16,14 @@ SCENES = {"finished": scenes.finished, "in mid-run": scenes.in_mid_run}
 class Trials:
     """Makes trials by their numbers, which together with the seed decide everything."""
 
-    def __init__(self, seed, trainings, folder, states=tuple(SCENES)):
+    def __init__(self, seed, trainings, folder):
         self._seed, self._folder = seed, folder
         self.scenes, self.cases = {}, []
         for training in trainings:
-            for state in states:
+            for state, make in SCENES.items():
                 name = f"{training.program} {state}"
                 path = os.path.join(folder, name.replace(" ", "-"))
-                self.scenes[name] = SCENES[state](training, path)
+                self.scenes[name] = make(training, path)
                 self.cases += file_cases.of_scene(name, training.program, state == "finished")
         self._intact = {}  # (scene, command) -> outcome
         self._lock = threading.Lock()
@@ -46,21 +46,19 @@ class Trials:
         came, wrong = judge(case, command, before, after, intact, outcome)
         if outcome.status and not wrong:
             wrong = changed_files(files, contents(scene))
-        name = f"{case.scene}, {case.file}, {command}"
-        if not wrong:
-            shutil.rmtree(scene)
-            return f"{case.scene}, {case.file}: {came}", ""
-        return (
-            f"{case.scene}, {case.file}: wrong",
-            f"trial {number}: {name}, {kind}: {text}: {wrong}; see {scene}",
-        )
+        name = f"{case.scene}, {case.file}"
+        if wrong:
+            told = f"trial {number}: {name}, {command}, {kind}: {text}: {wrong}; see {scene}"
+            return f"{name}: wrong", told
+        shutil.rmtree(os.path.dirname(scene))
+        return f"{name}: {came}", ""
 
     def _outcome_of_intact(self, scene, command, user):
         with self._lock:
             if (scene, command) not in self._intact:
                 copy = self._copy(scene, "intact")
                 self._intact[scene, command] = user.type(command, copy)
-                shutil.rmtree(copy)
+                shutil.rmtree(os.path.dirname(copy))
             return self._intact[scene, command]
 
     def _copy(self, scene, name):

@@ -206,6 +206,7 @@ absl::Status SameSettings(const CheckpointState& saved, const Settings& wanted) 
   const std::map<std::string, std::string> before(saved.settings.begin(), saved.settings.end());
   for (const auto& [name, value] : wanted) {
     const auto found = before.find(name);
+    if (found == before.end() && saved.format < 2 && name == kTrainCharacters) continue;
     const std::string old = found == before.end() ? "(not there)" : found->second;
     if (old == value || (saved.format == 0 && old == InSixDigits(value))) continue;
     return absl::InvalidArgumentError(absl::StrCat(

@@ -18,9 +18,10 @@
 
 namespace late_phase {
 
-// 1: numbers in settings have all their digits (optimizers/number_text.h). 0, of version 0.1.0:
-// they have six.
-inline constexpr int64_t kCheckpointFormat = 1;
+// 2: settings of runs on text say on how much of it. 1: numbers in settings have all their digits
+// (optimizers/number_text.h). 0, of version 0.1.0: they have six.
+inline constexpr int64_t kCheckpointFormat = 2;
+inline constexpr char kTrainCharacters[] = "train_characters";  // the setting that came with 2
 
 struct CheckpointState {
   int64_t step = 0;
@@ -46,7 +47,8 @@ std::optional<std::string> LatestCheckpoint(const std::string& dir);
 absl::StatusOr<CheckpointState> ReadCheckpoint(const std::string& path);
 
 // Names the first setting, or variable, in which a run differs from a checkpoint; OK if none. Where
-// the checkpoint has six digits of a number, those must agree.
+// the checkpoint has six digits of a number, those must agree; what its format did not have is not
+// compared.
 [[nodiscard]] absl::Status SameSettings(const CheckpointState& saved, const Settings& wanted);
 
 }  // namespace late_phase

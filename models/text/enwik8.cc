@@ -124,6 +124,7 @@ absl::StatusOr<std::unique_ptr<Enwik8>> Enwik8::Create(const Enwik8Options& opti
                                                        const ByteText* text) {
   TF_RETURN_IF_ERROR(ToStatus(CheckShares(options.share(), "batch", options.batch)));
   std::unique_ptr<Enwik8> task(new Enwik8(options, text->vocabulary(), text));
+  task->train_characters_ = absl::StrCat(text->training().characters);
   TrainingStreams& streams = task->streams_;
   TF_RETURN_IF_ERROR(
       ToStatus(streams.Cut(text->training(), text->vocabulary(), options.batch, options.sequence)));
@@ -137,8 +138,10 @@ absl::StatusOr<std::unique_ptr<Enwik8>> Enwik8::CreateWithoutText(const Enwik8Op
   if (!path.has_value()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", checkpoints));
   TF_ASSIGN_OR_RETURN(const CheckpointState state, ReadCheckpoint(*path));
   int64_t steps_per_epoch = 0;
+  std::string train_characters;
   for (const auto& [name, value] : state.settings) {
     if (name == kStepsPerEpoch) (void)absl::SimpleAtoi(value, &steps_per_epoch);
+    if (name == kTrainCharacters) train_characters = value;
   }
   const auto found = state.variables.find(kVocabulary);
   if (steps_per_epoch < 1 || found == state.variables.end() ||
@@ -149,6 +152,7 @@ absl::StatusOr<std::unique_ptr<Enwik8>> Enwik8::CreateWithoutText(const Enwik8Op
   const auto characters = found->second.flat<uint8_t>();
   const TextSplit alphabet{kVocabulary, characters.data(), characters.size()};
   std::unique_ptr<Enwik8> task(new Enwik8(options, Vocabulary(alphabet), nullptr));
+  task->train_characters_ = train_characters;
   TF_RETURN_IF_ERROR(task->Build(steps_per_epoch));
   return task;
 }
@@ -259,9 +263,11 @@ absl::Status Enwik8::BuildTraining() {
 }
 
 absl::StatusOr<std::unique_ptr<Run>> Enwik8::MakeRun(int threads) {
-  return Run::Create(*weights_, threads,
-                     {{kStepsPerEpoch, absl::StrCat(plan_.steps_per_epoch)},
-                      {"sequence", absl::StrCat(options_.sequence)}});
+  // What determines the minibatches; the rest is in the graph.
+  Settings settings = {{kStepsPerEpoch, absl::StrCat(plan_.steps_per_epoch)},
+                       {"sequence", absl::StrCat(options_.sequence)}};
+  if (!train_characters_.empty()) settings.push_back({kTrainCharacters, train_characters_});
+  return Run::Create(*weights_, threads, settings);
 }
 
 absl::StatusOr<Run::Feeds> Enwik8::Batch(int64_t t) {

@@ -92,6 +92,7 @@ class Enwik8 : public Task {
   Enwik8Options options_;
   Vocabulary vocabulary_;
   const ByteText* text_;
+  std::string train_characters_;  // their number; empty if not known, without the text
   CharLstmOptions network_;
   TrainPlan plan_;
   tensorflow::DataType dtype_;

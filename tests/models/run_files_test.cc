@@ -198,6 +198,15 @@ TEST_F(RunFilesTest, SettingsOfACheckpointMustAgreeInEveryDigit) {
   EXPECT_EQ(with(2, "sgd lr=0.333333"),
             "`base` must be sgd lr=0.3333333333333333, as in the checkpoint. Received: base=sgd "
             "lr=0.333333");
+  Settings of_text = saved.settings;
+  of_text.emplace_back(kTrainCharacters, "1608");
+  EXPECT_THAT(SameSettings(saved, of_text),
+              StatusIs(_,
+                       "`train_characters` must be (not there), as in the checkpoint. Received: "
+                       "train_characters=1608"));
+  saved.format = 1;  // which did not have it
+  EXPECT_THAT(SameSettings(saved, of_text), IsOk());
+  EXPECT_NE(with(0, "1234568"), "");
   // Of version 0.1.0: it has no more than six digits of what is no integer.
   saved.format = 0;
   EXPECT_EQ(with(1, "0.3500000001"), "");
@@ -221,7 +230,7 @@ TEST_F(RunFilesTest, AFormatIsReadBackAndANewerOneRefused) {
   newer.format = kCheckpointFormat + 1;
   ASSERT_THAT(WriteCheckpoint(dir, newer), IsOk());
   EXPECT_THAT(ReadCheckpoint(LatestCheckpoint(dir).value_or("none")),
-              StatusIs(_, StartsWith("the checkpoint's format must be at most 1")));
+              StatusIs(_, StartsWith("the checkpoint's format must be at most 2")));
 }
 
 }  // namespace

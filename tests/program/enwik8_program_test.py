@@ -323,6 +323,17 @@ def test_a_folder_in_which_settings_were_being_written_is_free(text, tmp_path):
     assert (other / "notes.toml.part1").read_text() == "mine"
 
 
+def test_a_run_does_not_become_several(text, trained):
+    base = os.path.join(trained, "base")
+    for flags, runs in ((("--seeds", 3), 3), (("--model", "all"), 4)):
+        result = program_runs.try_train("enwik8", text, base, "--resume", *flags)
+        assert result.returncode == 2 and (
+            f"`model` and `seeds` must be those of the one run in `out`. Received: {runs} runs, "
+            f"out={base}, which has the checkpoint of one" in result.stderr
+        )
+    assert not os.path.exists(os.path.join(base, "seed-0"))
+
+
 @pytest.mark.parametrize("steps", ['"thirty"', "[30]", "null", "29"])
 def test_results_of_something_else_are_measured_again(tmp_path, text, trained, steps):
     run = tmp_path / "run"
@@ -408,6 +419,16 @@ def test_another_run_is_never_overwritten(text, trained):
     assert (
         result.returncode == 2
         and "as in the checkpoint. Received: base=adam lr=0.5" in result.stderr
+    )
+    # Nor on another text, whose epochs are as long.
+    result = program_runs.try_train(
+        *("enwik8", text, os.path.join(trained, "base"), "--resume"),
+        *("--steps", 40, "--train-characters", 1638),
+    )
+    assert (
+        result.returncode == 2
+        and "`train_characters` must be 1608, as in the checkpoint. Received: train_characters=1638"
+        in result.stderr
     )
     assert program_runs.read_results(trained) == before
 

@@ -65,6 +65,11 @@ std::vector<PlannedRun> CheckedRuns(const Training& training,
   std::vector<PlannedRun> runs = PlanRuns(*training.experiment, training.out);
   if (!training.only.empty()) KeepOnly(training, &runs);
   if (training.workers != nullptr || training.worker_flags.local_workers > 0) RequireOneRun(runs);
+  if (runs.size() > 1 && fs::exists(training.out + "/checkpoint")) {
+    throw UsageError(absl::StrCat(
+        "`model` and `seeds` must be those of the one run in `out`. Received: ", runs.size(),
+        " runs, out=", training.out, ", which has the checkpoint of one"));
+  }
   for (const PlannedRun& run : runs) tasks->push_back(CheckedTask(run, training.session));
   return runs;
 }

@@ -20,7 +20,7 @@ FACTORS = {"recurrent": ["u", "v"], "whole": ["u", "v", "u_input"]}
 MOMENTUM = 0.8
 
 
-def flags(gamma, dtype, factors, optimizer):
+def flags(gamma, dtype, factors="recurrent", optimizer="adam"):
     rate, member_rate = RATES[optimizer]
     epochs = lambda steps: steps / EPOCH
     return (
@@ -43,7 +43,7 @@ def text(tmp_path_factory):
 class Reference:
     """Algorithm 1 on the character LSTM, step by step, in the type of the given weights."""
 
-    def __init__(self, weights, gamma, seed, factors, optimizer):
+    def __init__(self, weights, gamma, seed, factors="recurrent", optimizer="adam"):
         self.factors = FACTORS[factors]
         self.update = {"adam": self.adam, "sgd": self.sgd}[optimizer]
         self.rates = RATES[optimizer]

@@ -85,7 +85,7 @@ def test_the_text_network_equals_stock_tensorflow(tmp_path, text, dtype, toleran
             h, c = numpy.zeros_like(h), numpy.zeros_like(c)
         weights = {
             **reference.theta,
-            **{name: tf.constant(values[name][k]) for name in text_reference.FACTORS},
+            **{name: tf.constant(values[name][k]) for name in reference.factors},
         }
         with tf.GradientTape() as tape:
             tape.watch(weights)
@@ -93,7 +93,7 @@ def test_the_text_network_equals_stock_tensorflow(tmp_path, text, dtype, toleran
             loss, h, c, _ = reference.loss(weights, tokens, labels, h, c)
         found = tape.gradient(loss, [weights[name] for name in text_reference.BASE])
         gradients.append([tf.convert_to_tensor(one) for one in found])
-    expected = spread_of({name: values[name] for name in text_reference.FACTORS})
+    expected = spread_of({name: values[name] for name in reference.factors})
     expected["gradient_agreement"] = agreement_of(gradients)
     assert lines_of(tmp_path / "run")[steps] == pytest.approx(expected, abs=tolerance)
     # Neither has a value that anything would give.

@@ -37,6 +37,11 @@ class Choice:
         else:
             for part in patterns_of(weights):
                 for name in part.split(" + "):
+                    if not name.strip():  # which as a regular expression is found everywhere
+                        raise ValueError(
+                            "`weights` must name weights before and after each ' + '. "
+                            f"Received: weights={part!r}"
+                        )
                     self._add(model, name.strip())
         self.layers = list(dict.fromkeys(self.layers))
         for layer in self.layers:

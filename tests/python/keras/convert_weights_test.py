@@ -78,6 +78,8 @@ def test_weights_may_be_a_list_or_a_function():
         (lambda v: False, "which chooses none"),
         (3, "`weights` must be None, a regular expression.*Received: weights=3"),
         (["head", 4], "Received: weights="),
+        ("head + ", "must name weights before and after each ' . '. Received: weights='head . '"),
+        ("", "must name weights before and after each ' . '. Received: weights=''"),
         ("head + (", "must be a regular expression. Received: weights='\\(': missing"),
     ],
 )  # fmt: skip

@@ -59,7 +59,8 @@ def added(runs):
 
 
 def _sentence(name, one):
-    return f"{name}: {one.differences['collapsed'].number()} ({law_table.setting_text(one.late)})"
+    setting = f"K {one.late.config['members']}, {law_table.setting_text(one.late)}"
+    return f"{name}: {one.differences['collapsed'].number()} ({setting})"
 
 
 def render(found):

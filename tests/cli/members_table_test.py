@@ -31,8 +31,10 @@ def test_settings_are_sorted_by_what_members_add(tmp_path):
     assert rows[0][3] == "-0.100"  # one seed has no interval, and is no best
     assert rows[1][3] == "-0.012 ± 0.005" and rows[1][0].endswith("of the whole kernel, σ0 0")
     assert rows[2][3] == "+0.022 ± 0.005" and rows[2][5] == "+0.022 ± 0.005"
-    assert summary.startswith("Of the 2 settings with several seeds, best: -0.012 ± 0.005 (128")
-    assert "worst: +0.022 ± 0.005 (128 units" in summary
+    assert summary.startswith(
+        "Of the 2 settings with several seeds, best: -0.012 ± 0.005 (K 10, 128"
+    )
+    assert "worst: +0.022 ± 0.005 (K 10, 128 units" in summary
 
 
 def test_only_the_same_network_from_the_same_t0_on_is_compared(tmp_path):

@@ -225,7 +225,10 @@ def test_advice_knows_the_recorded_runs():
     )
 
 
-@pytest.mark.parametrize("folder", sorted(glob.glob("docs/results/sweep-*")))
+SWEEPS = [os.path.dirname(path) for path in glob.glob("docs/results/**/sweep.json", recursive=True)]
+
+
+@pytest.mark.parametrize("folder", sorted(SWEEPS))
 def test_recorded_sweeps_are_whole(folder):
     """What results.json says is what its runs give, and none is missing."""
     results = json.loads(read(f"{folder}/results.json"))

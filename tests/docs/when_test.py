@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from late_phase_cli import advice, law_table, noise_law
+from late_phase_cli import advice, law_table, members_table, noise_law
 from tools.develop import outcomes
 
 
@@ -48,7 +48,9 @@ def test_law_and_quick():
     found = {
         (one.treated.network, one.treated.treatment): one
         for one in law_table.comparisons(law_table.read_all(*outcomes.TEXT))
-        if one.treated.config["units"] == 64 and one.treated.config.get("sigma") == 0.1
+        if one.treated.config["units"] == 64
+        and one.treated.config.get("sigma") == 0.1
+        and one.members == 10
     }
     text = words()
     rank1 = [found["rank1", name] for name in ("accumulation", "lower-rate", "late-phase")]
@@ -59,6 +61,33 @@ def test_law_and_quick():
     base = [found["base", name] for name in ("accumulation", "lower-rate")]
     better = [f"{one.predicted() - one.measured():.3f}" for one in base]
     assert f"do better than the law by {better[0]} and {better[1]}" in text
+
+
+def test_law_over_k():
+    folder = "docs/results/sweep-enwik8-quick-members"
+    found = law_table.comparisons(law_table.read_all(folder))
+    (sweep,) = law_table.k_sweeps(found)
+    text = words()
+    assert (
+        f"falls as K^−{sweep.fit.exponent:.2f}, with a standard error of "
+        f"{sweep.fit.exponent_error:.2f}; the law says 0.5" in text
+    )
+    accumulated = [one for one in found if one.treated.treatment == "accumulation"]
+    assert [one.members for one in accumulated] == [2, 5, 10, 20, 50]
+    assert max(abs(one.measured() - one.predicted()) for one in accumulated) < 0.0025
+    assert "off by 0.002 at most" in text
+
+
+def test_what_members_add():
+    found = members_table.added(law_table.read_all(*outcomes.TEXT))
+    by_members = {one.late.config["members"]: one.differences for one in found}
+    assert sorted(by_members) == [2, 5, 10, 20, 50]
+    few, many = by_members[2]["collapsed"], by_members[50]
+    assert abs(few.mean) < few.half_width
+    assert (
+        f"two members add nothing that could be told from chance, and fifty cost "
+        f"{many['collapsed'].number()[1:]}, with SWA {many['swa'].number()[1:]}." in words()
+    )
 
 
 def test_stages_of_the_first_records(first_records):

@@ -14,6 +14,7 @@ from late_phase_cli import (
     cifar_table,
     enwik8_table,
     law_table,
+    members_table,
     methods_table,
     model_differences,
     run_table,
@@ -75,6 +76,11 @@ def _enwik8_trials():
 def _law():
     """The noise law compared with every record of enwik8 with SWA."""
     return law_table.render(law_table.comparisons(law_table.read_all(*outcomes.TEXT)))
+
+
+def _members():
+    """What members add to accumulation, over every record of enwik8 that can tell."""
+    return members_table.render(members_table.added(law_table.read_all(*outcomes.TEXT)))
 
 
 def _law_fit(folder):
@@ -159,6 +165,7 @@ _TABLES = {
     "enwik8-*-200-steps": _enwik8_times,
     "enwik8-64-units-*": _enwik8_trials,
     "enwik8-*": _law,
+    "enwik8-*#members": _members,
     "enwik8-128-units-1e-3/rank1": _advice("enwik8-128-units-1e-3/rank1"),
     "*": _gains,
     "methods-convnet-short": lambda: methods_table.render(

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import signal
-import time
 
 import numpy
 import pytest
@@ -16,7 +15,7 @@ from late_phase_cli import enwik8_table
 from tests.support import enwik8_text, program_runs
 
 SMALL = enwik8_text.SMALL
-ENDLESS = (*SMALL, "--model", "late-phase", "--steps", 10**9, "--checkpoint-every", 5)
+ENDLESS = (*SMALL, "--model", "late-phase", "--checkpoint-every", 5)
 CLIPPED = (*SMALL, "--units", 150, "--clip-norm", 0.001)
 
 
@@ -351,10 +350,7 @@ def test_results_of_something_else_are_measured_again(tmp_path, text, trained, s
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path, text):
     """A second one is told so, and the lock of a killed one is gone."""
     out = tmp_path / "run"
-    first = program_runs.start("train", "enwik8", "--data", text, "--out", out, *ENDLESS)
-    while not program_runs.checkpoint_folders(out):
-        assert first.poll() is None, first.communicate()
-        time.sleep(0.01)
+    first = program_runs.start_until_checkpoint(0, "enwik8", text, out, *ENDLESS)
     second = program_runs.try_train("enwik8", text, out, "--resume")
     assert second.returncode == 2
     assert (
@@ -371,10 +367,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path, text):
 def test_a_folder_that_is_removed_ends_the_training(tmp_path, text):
     """It is not made again with half of a run in it."""
     out = tmp_path / "run"
-    process = program_runs.start("train", "enwik8", "--data", text, "--out", out, *ENDLESS)
-    while not program_runs.checkpoint_folders(out):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    process = program_runs.start_until_checkpoint(0, "enwik8", text, out, *ENDLESS)
     out.rename(tmp_path / "moved")
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -139,18 +139,20 @@ def read_results(run_folder):
         return json.load(file)
 
 
-def kill_after_checkpoint(step, program, data, out, *arguments, signal_number=signal.SIGKILL):
-    """Starts a run without end and sends it a signal when the checkpoint of `step`, or a later one,
-    has appeared.
-
-    Returns status and stderr.
-    """
+def start_until_checkpoint(step, program, data, out, *arguments):
+    """A run without end, once the checkpoint of `step`, or a later one, has appeared."""
     whole = ("train", program, "--data", data, "--out", out, "--threads", 2, "--steps", 10**9)
     process = start(*whole, *arguments)
     begin = time.monotonic()
     while not any(int(folder[-12:]) >= step for folder in checkpoint_folders(out)):
         assert process.poll() is None and time.monotonic() - begin < 100, process.communicate()
         time.sleep(0.001)
+    return process
+
+
+def kill_after_checkpoint(step, program, data, out, *arguments, signal_number=signal.SIGKILL):
+    """Sends a signal to the process of start_until_checkpoint. Returns status and stderr."""
+    process = start_until_checkpoint(step, program, data, out, *arguments)
     process.send_signal(signal_number)
     _, stderr = process.communicate()
     return process.returncode, stderr

@@ -246,7 +246,7 @@ class Training:
         self.reference.unequal = False
 
     def save(self, form):
-        """Saves all there is, and goes on with what is loaded again."""
+        """Saves all there is, and continues with what is loaded again."""
         self.saved += 1
         path = os.path.join(self.folder, f"saved-{self.saved}")
         if form == "keras":
